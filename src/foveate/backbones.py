@@ -1,0 +1,172 @@
+"""A glimpse -> its feature vector, and the feature map sampled on the grid; for any timm CNN."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from foveate.geometry import Grid
+from foveate.receptive_fields import Field, LayerField, receptive_fields
+
+# The effective receptive field is smaller than the theoretical one; this is the share of its side that counts.
+# With it the choice falls on the published layer in all six EfficientNet models: see docs/location-map.md.
+EFFECTIVE_SHARE = 0.875
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocationMap:
+    """Which layer's output describes the grid's cells, its channels, and the map's rows and columns to use."""
+
+    layer: str
+    channels: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "columns", tuple(self.columns))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A layer that could serve as location map: the pixels that fit the cells best, and how well they fit."""
+
+    map: LocationMap
+    height: int
+    width: int
+    stride: float
+    field: float  # side of the theoretical receptive field, in pixels of the glimpse
+    overlap: float  # mean intersection over union of effective receptive fields and cells
+
+
+def build_network(name: str, *, in_chans: int, pretrained: bool = False) -> nn.Module:
+    """A timm model without its classifier: glimpses (N, in_chans, h, w) -> feature vectors (N, D)."""
+    if not timm.is_model(name):
+        close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "see timm.list_models()"
+        raise ValueError(f"backbone must be the name of a timm model, got {name!r} (close: {close})")
+    network = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=in_chans)
+    for part in network.modules():
+        if isinstance(part, nn.BatchNorm2d) and part.eps == 1e-3:
+            part.momentum = 0.01  # TensorFlow's constants come together; timm sets only the epsilon
+    return network
+
+
+def feature_size(network: nn.Module) -> int:
+    """The length of the feature vectors that a network without classifier gives."""
+    return int(getattr(network, "head_hidden_size", None) or network.num_features)  # type: ignore[arg-type]
+
+
+class Backbone(nn.Module):
+    """A network together with the sampled map of one of its inner layers.
+
+    ``mean`` and ``std`` are what the network was trained with, for pixels in [0, 1]; glimpses are in [-1, 1].
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        location_map: LocationMap,
+        *,
+        mean: Sequence[float] = (0.5,),
+        std: Sequence[float] = (0.5,),
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.location_map = location_map
+        self.normalise = Normalise(mean, std)
+        self._maps: dict[int, Tensor] = {}
+        layer = dict(network.named_modules()).get(location_map.layer)
+        if layer is None:
+            raise ValueError(f"location map must name a layer of the backbone, got {location_map.layer!r}")
+        layer.register_forward_hook(self._keep_map)
+
+    def _keep_map(self, _layer: nn.Module, _args: object, output: Tensor) -> None:
+        # By thread, so that one model can serve several at a time.
+        self._maps[threading.get_ident()] = output[:, :, self.location_map.rows][..., self.location_map.columns]
+
+    def forward(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, C, h, w) -> features (N, D) and the location map (N, channels, rows, columns)."""
+        features = self.network(self.normalise(glimpses))
+        return features, self._maps.pop(threading.get_ident())
+
+
+class Normalise(nn.Module):
+    """Pixels in [-1, 1] -> (pixels in [0, 1] - mean) / std."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        centre, spread = torch.tensor(mean), torch.tensor(std)
+        self.register_buffer("scale", (0.5 / spread).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("shift", ((0.5 - centre) / spread).view(1, -1, 1, 1), persistent=False)
+        self.identity = bool((self.scale == 1).all() and (self.shift == 0).all())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(N, C, h, w) -> (N, C, h, w)."""
+        return pixels if self.identity else pixels * self.scale + self.shift
+
+
+def candidates(network: nn.Module, *, in_chans: int, base: int, grid: Grid) -> list[Candidate]:
+    """Every layer with a map fine enough for the grid, each with its best pixels; in order of execution."""
+    device = next(network.parameters()).device
+    layers = receptive_fields(network, torch.zeros(1, in_chans, base, base, device=device))
+    x_cells, y_cells = grid.centres(base, base)
+    cell_height, cell_width = (base * fraction for fraction in grid.cell)
+    found = []
+    for layer in layers:
+        columns = _nearest(layer.field.x, layer.width, x_cells)
+        rows = _nearest(layer.field.y, layer.height, y_cells)
+        if len(set(columns)) == grid.columns and len(set(rows)) == grid.rows:
+            overlap = _mean_overlap(layer.field.x, columns, x_cells, cell_width, base)
+            overlap *= _mean_overlap(layer.field.y, rows, y_cells, cell_height, base)
+            found.append(_candidate(layer, rows, columns, overlap))
+    return found
+
+
+def choose_location_map(network: nn.Module, *, in_chans: int, base: int, grid: Grid) -> LocationMap:
+    """The layer and pixels whose receptive fields cover the cells best; of equals, the deepest layer."""
+    found = candidates(network, in_chans=in_chans, base=base, grid=grid)
+    if not found:
+        raise ValueError(
+            f"backbone must have a convolutional layer with one pixel for each cell of the {grid.rows} x "
+            f"{grid.columns} grid at {base} x {base} px, got none: use a larger base or a coarser grid"
+        )
+    return max(reversed(found), key=lambda candidate: candidate.overlap).map
+
+
+def _nearest(field: Field, length: int, centres: Sequence[float]) -> tuple[int, ...]:
+    return tuple(min(range(length), key=lambda i: (abs(field.centre(i) - c), i)) for c in centres)
+
+
+def _mean_overlap(
+    field: Field, pixels: Sequence[int], centres: Sequence[float], cell: float, base: int
+) -> float:
+    """Mean intersection over union of the pixels' effective fields with the cells, along one axis."""
+    total = 0.0
+    for pixel, centre in zip(pixels, centres, strict=True):
+        half = field.size * EFFECTIVE_SHARE / 2
+        low, high = max(field.centre(pixel) - half, 0), min(field.centre(pixel) + half, base)
+        left, right = max(centre - cell / 2, 0), min(centre + cell / 2, base)
+        common = max(0.0, min(high, right) - max(low, left))
+        total += common / (max(high, right) - min(low, left))
+    return total / len(centres)
+
+
+def _candidate(
+    layer: LayerField, rows: tuple[int, ...], columns: tuple[int, ...], overlap: float
+) -> Candidate:
+    return Candidate(
+        map=LocationMap(layer=layer.layer, channels=layer.channels, rows=rows, columns=columns),
+        height=layer.height,
+        width=layer.width,
+        stride=layer.field.x.stride,
+        field=layer.field.x.size,
+        overlap=overlap,
+    )

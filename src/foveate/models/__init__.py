@@ -1,0 +1,39 @@
+"""The models by name, and how one is built from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foveate.models import bagnet as bagnet  # enters BagNet-77 into timm's registry
+from foveate.models import tnet, whole_image
+from foveate.models.tnet import TNet, TNetConfig
+from foveate.models.whole_image import WholeImage, WholeImageConfig
+
+Model = TNet | WholeImage
+Config = TNetConfig | WholeImageConfig
+
+PRESETS: dict[str, Callable[..., Config]] = {**tnet.PRESETS, **whole_image.PRESETS}
+CONFIGS: dict[str, type[TNetConfig] | type[WholeImageConfig]] = {
+    "tnet": TNetConfig,
+    "whole_image": WholeImageConfig,
+}
+
+
+def build(config: Config, *, pretrained: bool = False) -> Model:
+    """The model that a configuration describes; ``pretrained`` fetches its backbone's weights through timm."""
+    if isinstance(config, TNetConfig):
+        return TNet(config, pretrained=pretrained)
+    return WholeImage(config, pretrained=pretrained)
+
+
+def config_from(values: Mapping[str, Any]) -> Config:
+    """The configuration that a ``config.json`` holds."""
+    architecture = values.get("architecture")
+    if architecture not in CONFIGS:
+        raise ValueError(f"architecture must be one of {', '.join(CONFIGS)}, got {architecture!r}")
+    kind = CONFIGS[architecture]
+    unknown = sorted(set(values) - set(kind.__dataclass_fields__))
+    if unknown:
+        raise ValueError(f"config.json must hold a {kind.__name__}'s values, got also {', '.join(unknown)}")
+    return kind(**values)
