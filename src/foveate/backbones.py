@@ -17,6 +17,13 @@ from foveate.receptive_fields import Field, LayerField, receptive_fields
 # With it the choice falls on the published layer in all six EfficientNet models: see docs/location-map.md.
 EFFECTIVE_SHARE = 0.875
 
+# Below, the best layer sees a small part of each cell, or far more than it: no description of the cell.
+LEAST_OVERLAP = 0.1
+
+# 4 glimpses of 224 px: with more, activations outgrow what the allocator keeps, and every layer pays for fresh
+# pages. Measured on EfficientNet-B0, see docs/benchmarks.md.
+CPU_PASS_PIXELS = 4 * 224 * 224
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocationMap:
@@ -61,6 +68,16 @@ def feature_size(network: nn.Module) -> int:
     return int(getattr(network, "head_hidden_size", None) or network.num_features)  # type: ignore[arg-type]
 
 
+def pass_size(glimpses: Tensor) -> int:
+    """How many glimpses go through the network together: all, but for inference on a CPU a cacheful.
+
+    There many small passes are about twice as fast as one large one, and need a fraction of its memory.
+    """
+    if torch.is_grad_enabled() or glimpses.device.type != "cpu":
+        return max(1, len(glimpses))
+    return max(1, CPU_PASS_PIXELS // glimpses[0, 0].numel())
+
+
 class Backbone(nn.Module):
     """A network together with the sampled map of one of its inner layers.
 
@@ -91,6 +108,11 @@ class Backbone(nn.Module):
 
     def forward(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
         """(N, C, h, w) -> features (N, D) and the location map (N, channels, rows, columns)."""
+        passes = [self._pass(part) for part in glimpses.split(pass_size(glimpses))]
+        features, maps = zip(*passes, strict=True)
+        return torch.cat(features), torch.cat(maps)
+
+    def _pass(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
         features = self.network(self.normalise(glimpses))
         return features, self._maps.pop(threading.get_ident())
 
@@ -136,18 +158,28 @@ def choose_location_map(network: nn.Module, *, in_chans: int, base: int, grid: G
     if not found:
         raise ValueError(
             f"backbone must have a convolutional layer with one pixel for each cell of the {grid.rows} x "
-            f"{grid.columns} grid at {base} x {base} px, got none: use a larger base or a coarser grid"
+            f"{grid.columns} grid at {base} x {base} px, got none: use a larger base, a coarser grid or a CNN"
         )
-    return max(reversed(found), key=lambda candidate: candidate.overlap).map
+    best = best_candidate(found)
+    if best.overlap < LEAST_OVERLAP:
+        raise ValueError(
+            f"backbone must have a layer that sees about a cell of {grid.cell[1] * base:.0f} x "
+            f"{grid.cell[0] * base:.0f} px at a time, got {best.map.layer} at best, which sees {best.field:.0f} px: "
+            f"use a CNN, another base or cell, or give location_map"
+        )
+    return best.map
+
+
+def best_candidate(found: Sequence[Candidate]) -> Candidate:
+    """The candidate whose receptive fields cover the cells best; of equals, the deepest."""
+    return max(reversed(found), key=lambda candidate: candidate.overlap)
 
 
 def _nearest(field: Field, length: int, centres: Sequence[float]) -> tuple[int, ...]:
     return tuple(min(range(length), key=lambda i: (abs(field.centre(i) - c), i)) for c in centres)
 
 
-def _mean_overlap(
-    field: Field, pixels: Sequence[int], centres: Sequence[float], cell: float, base: int
-) -> float:
+def _mean_overlap(field: Field, pixels: Sequence[int], centres: Sequence[float], cell: float, base: int) -> float:
     """Mean intersection over union of the pixels' effective fields with the cells, along one axis."""
     total = 0.0
     for pixel, centre in zip(pixels, centres, strict=True):
@@ -159,9 +191,7 @@ def _mean_overlap(
     return total / len(centres)
 
 
-def _candidate(
-    layer: LayerField, rows: tuple[int, ...], columns: tuple[int, ...], overlap: float
-) -> Candidate:
+def _candidate(layer: LayerField, rows: tuple[int, ...], columns: tuple[int, ...], overlap: float) -> Candidate:
     return Candidate(
         map=LocationMap(layer=layer.layer, channels=layer.channels, rows=rows, columns=columns),
         height=layer.height,

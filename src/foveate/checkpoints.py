@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from foveate.class_orders import published_order
 from foveate.models import PRESETS, Config, Model, TNet, build, config_from
 from foveate.tensor_bundle import BadCheckpointError, TensorBundle
 
@@ -36,8 +36,10 @@ def save(model: Model, folder: str | Path) -> None:
         tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
         save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
         (aside / CONFIG).write_text(config + "\n", encoding="utf-8")
+        # safetensors writes for the owner alone; whoever may read the one file may read the other.
+        (aside / WEIGHTS).chmod((aside / CONFIG).stat().st_mode)
         for name in (WEIGHTS, CONFIG):
-            os.replace(aside / name, folder / name)
+            (aside / name).replace(folder / name)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -179,11 +181,17 @@ _EFFICIENTNET: tuple[tuple[str, str], ...] = (
 )
 
 
-def from_tensorflow(prefix: str | Path, name: str, *, num_classes: int, **options: Any) -> Model:
-    """The named model with the weights of a published TensorFlow checkpoint, ready for inference."""
+def from_tensorflow(
+    prefix: str | Path, name: str, *, num_classes: int, class_names: Sequence[str] | None = None
+) -> Model:
+    """The named model with the weights of a published TensorFlow checkpoint, ready for inference.
+
+    Its configuration keeps the order of classes that the checkpoint assumes, and the names where they are known.
+    """
     if name not in PRESETS:
         raise ValueError(f"model must be one of {', '.join(PRESETS)}, got {name!r}")
-    model = build(PRESETS[name](num_classes=num_classes, **options))
+    known, order = published_order(name, num_classes)
+    model = build(PRESETS[name](num_classes=num_classes, class_names=class_names or known, class_order=order))
     load_tensorflow(model, prefix)
     return model.eval()
 
@@ -191,9 +199,7 @@ def from_tensorflow(prefix: str | Path, name: str, *, num_classes: int, **option
 def load_tensorflow(model: Model, prefix: str | Path) -> None:
     """Fills a model from a TensorFlow checkpoint; optimiser slots and step counters are ignored."""
     bundle = TensorBundle(prefix)
-    found = {
-        key.removesuffix(_SUFFIX).replace(".S", "/"): key for key in bundle.entries if not _IGNORED.search(key)
-    }
+    found = {key.removesuffix(_SUFFIX).replace(".S", "/"): key for key in bundle.entries if not _IGNORED.search(key)}
     wanted = model.state_dict()
     names = tensorflow_names(model)
     problems = _differences(
@@ -235,9 +241,7 @@ def _translate(module: str, rules: tuple[tuple[str, str], ...], model: Model) ->
     for pattern, theirs in rules:
         if match := re.fullmatch(pattern, module):
             # A '+' before a number means that they count from one more.
-            return re.sub(
-                r"(\++)(\d+)", lambda plus: str(int(plus[2]) + len(plus[1])), match.expand(theirs)
-            )
+            return re.sub(r"(\++)(\d+)", lambda plus: str(int(plus[2]) + len(plus[1])), match.expand(theirs))
     raise ValueError(f"model must be one that was published in TensorFlow, got {model.config.name} with {module}")
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from foveate.models import Model
+from foveate.backbones import Candidate, LocationMap, best_candidate, candidates
+from foveate.models import Model, TNet, WholeImage
+from foveate.traversal import check_locations, glimpses_per_level
 
 # Blocks that multiply each channel by a gate, by the class names that timm's models and ours have for them.
 GATED = {"SqueezeExcite", "SEModule", "SqueezeExcitation"}
@@ -70,3 +72,102 @@ def dial(locations: Sequence[int]) -> list[tuple[int, ...]]:
     for depth, fanout in enumerate(locations):
         settings += [(*locations[:depth], count) for count in range(1, fanout + 1)]
     return settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DialSetting:
+    """What one setting of the dial costs for one image."""
+
+    locations: tuple[int, ...]
+    glimpses: int
+    flops: int
+    flops_with_gates: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelGeometry:
+    """The regions of one level: their size in the image, the pixels that one of the base resolution stands for."""
+
+    level: int
+    candidates: int
+    width: float
+    height: float
+    shrink: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """All that ``foveate info`` tells of a model."""
+
+    model: str
+    backbone: str
+    num_classes: int
+    in_chans: int
+    image_size: tuple[int, int]
+    parameters: Parameters
+    dial: tuple[DialSetting, ...]
+    levels: tuple[LevelGeometry, ...]
+    location_map: LocationMap | None
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def automatic(self) -> Candidate | None:
+        """The location map that the fit alone would choose."""
+        return best_candidate(self.candidates) if self.candidates else None
+
+
+def describe(model: Model, image_size: tuple[int, int], locations: int | Sequence[int] | None = None) -> Description:
+    """A model's parameters, its cost at every setting up to ``locations``, and what it sees of such an image."""
+    config = model.config
+    if isinstance(model, WholeImage):
+        levels: tuple[LevelGeometry, ...] = ()
+        found: tuple[Candidate, ...] = ()
+        counts = check_locations(locations or (), 0)
+    else:
+        wanted = (model.config.locations or ()) if locations is None else locations
+        counts = check_locations(wanted, model.grid.cells)
+        levels = _levels(model, image_size, len(counts))
+        found = tuple(
+            candidates(model.backbone.network, in_chans=config.in_chans, base=model.config.base, grid=model.grid)
+        )
+    return Description(
+        model=config.name,
+        backbone=config.backbone,
+        num_classes=config.num_classes,
+        in_chans=config.in_chans,
+        image_size=image_size,
+        parameters=count_parameters(model),
+        dial=tuple(_setting(model, image_size, setting) for setting in dial(counts)),
+        levels=levels,
+        location_map=model.config.location_map if isinstance(model, TNet) else None,
+        candidates=found,
+    )
+
+
+def _setting(model: Model, image_size: tuple[int, int], locations: tuple[int, ...]) -> DialSetting:
+    cost = count_flops(model, image_size, locations)
+    return DialSetting(
+        locations=locations,
+        glimpses=sum(glimpses_per_level(locations)),
+        flops=cost.flops,
+        flops_with_gates=cost.with_gates,
+    )
+
+
+def _levels(model: TNet, image_size: tuple[int, int], depth: int) -> tuple[LevelGeometry, ...]:
+    width, height = (float(side) for side in image_size)
+    found = []
+    for level in range(1, depth + 2):
+        shrink = (width / model.config.base, height / model.config.base)
+        found.append(
+            LevelGeometry(
+                level=level,
+                candidates=model.grid.cells ** (level - 1),
+                width=width,
+                height=height,
+                shrink=shrink,
+            )
+        )
+        x, y = model.grid.axes(width, height)
+        width, height = x.length, y.length
+    return tuple(found)

@@ -7,7 +7,7 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from foveate.checkpoints import load_weights
+from foveate.checkpoints import CONFIG, load, load_weights
 from foveate.models import PRESETS, Model, build
 
 
@@ -38,6 +38,15 @@ def create_model(
     if checkpoint_path is not None:
         load_weights(model, checkpoint_path)
     return model
+
+
+def open_model(name: str | Path, **options: Any) -> Model:
+    """The model in a saved model's folder, or a new one by name; ``options`` are for a new one only."""
+    if not (Path(name) / CONFIG).is_file():
+        return create_model(str(name), **options)
+    if options:
+        raise ValueError(f"a saved model must be taken as it is, got {', '.join(options)} for {name}")
+    return load(name)
 
 
 def _option_error(name: str, options: dict[str, Any], error: TypeError) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 Convention = Literal["paper", "exact"]
@@ -40,7 +41,10 @@ class Region:
     @classmethod
     def of(cls, value: Region | Iterable[float]) -> Region:
         """A region from itself or from (left, top, width, height)."""
-        return value if isinstance(value, Region) else cls(*value)
+        if isinstance(value, Region):
+            return value
+        left, top, width, height = value
+        return cls(left, top, width, height)
 
     @property
     def box(self) -> Box:
@@ -65,7 +69,7 @@ def union_area(boxes: Iterable[Box]) -> float:
     boxes = list(boxes)
     edges = sorted({x for box in boxes for x in (box[0], box[2])})
     area = 0.0
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         reached = -math.inf
         for top, bottom in sorted((b[1], b[3]) for b in boxes if b[0] <= left and b[2] >= right):
             area += (right - left) * max(0.0, bottom - max(top, reached))

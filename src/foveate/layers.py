@@ -48,7 +48,8 @@ class ConcatenatePosition(nn.Module):
 
     def forward(self, features: Tensor, positions: Tensor) -> Tensor:
         """(N, D) and (N, 3) -> (N, D)."""
-        return self.linear(torch.cat((features, encode_positions(positions, features.shape[1])), 1))
+        encoded: Tensor = self.linear(torch.cat((features, encode_positions(positions, features.shape[1])), 1))
+        return encoded
 
 
 class SqueezeExcite(nn.Module):
@@ -61,7 +62,7 @@ class SqueezeExcite(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(B, N, channels) -> (B, N, channels)."""
-        gate = self.expand(F.silu(self.reduce(vectors.mean(1, keepdim=True))))
+        gate: Tensor = self.expand(F.silu(self.reduce(vectors.mean(1, keepdim=True))))
         return vectors * gate.sigmoid()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+CHANNELS_FIRST = (-1, -2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class MapField:
-    """The fields of a map along x and y, and which of the tensor's dimensions these are."""
+    """The fields of a map along x and y, and which of the tensor's dimensions these are, from behind."""
 
     x: Field
     y: Field
-    dims: tuple[int, int] = (3, 2)
+    dims: tuple[int, int] = CHANNELS_FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +62,43 @@ class LayerField:
     field: MapField
 
 
+@dataclass(slots=True)
+class _Trace:
+    """A tensor's fields, and what became of it: the end of a branch is merely joined with other maps."""
+
+    field: MapField
+    used: bool = False
+    passed_to: list[_Trace] = dataclasses.field(default_factory=list)
+
+    def carried_on(self) -> bool:
+        """Whether another layer was computed from it before it was joined with others."""
+        return self.used or any(trace.carried_on() for trace in self.passed_to)
+
+
 def receptive_fields(network: nn.Module, example: Tensor) -> list[LayerField]:
     """Every layer of ``network`` with a map as output, in the order of execution.
 
     A layer's global context (squeeze-excitation, attention over pooled vectors) is not counted, as is usual.
-    Layers with the same field are named by the outermost module that ends with them.
+    Left out are branches, whose output is only one part of a sum. Layers with the same field are named by the
+    outermost module that ends with them.
     """
-    found: dict[tuple[MapField, int, int], LayerField] = {}
+    seen: list[tuple[LayerField, _Trace]] = []
 
     def record(name: str, output: object) -> None:
-        field = _field_of(output)
-        if isinstance(output, Tensor) and field and field.dims == (3, 2):
-            layer = LayerField(name, *output.shape[1:4], field)
-            known = found.get(key := (field, *output.shape[2:4]))
-            if known is None or name.count(".") <= known.layer.count("."):
-                found[key] = layer
+        trace = _trace_of(output)
+        if isinstance(output, Tensor) and trace and trace.field.dims == CHANNELS_FIRST and output.ndim == 4:
+            seen.append((LayerField(name, output.shape[1], output.shape[2], output.shape[3], trace.field), trace))
 
     with _evaluating(network), _watching(network, record), torch.no_grad(), _Tracer():
         # A view, so that the mark does not stay on the caller's tensor.
         start = example.view_as(example)
         _mark(start, MapField(Field(0, 1, 1), Field(0, 1, 1)))
         network(start)
+    found: dict[tuple[MapField, int, int], LayerField] = {}
+    for layer in (layer for layer, trace in seen if trace.carried_on()):
+        known = found.get(key := (layer.field, layer.height, layer.width))
+        if known is None or layer.layer.count(".") <= known.layer.count("."):
+            found[key] = layer
     return list(found.values())
 
 
@@ -98,7 +117,7 @@ def _watching(network: nn.Module, record: Callable[[str, object], None]) -> Iter
     handles = [
         module.register_forward_hook(lambda _module, _args, output, name=name: record(name, output))
         for name, module in network.named_modules()
-        if name
+        if name and not isinstance(module, nn.Identity)
     ]
     try:
         yield
@@ -107,12 +126,12 @@ def _watching(network: nn.Module, record: Callable[[str, object], None]) -> Iter
             handle.remove()
 
 
-def _field_of(value: object) -> MapField | None:
+def _trace_of(value: object) -> _Trace | None:
     return getattr(value, "_receptive_field", None) if isinstance(value, Tensor) else None
 
 
 def _mark(value: Tensor, field: MapField | None) -> None:
-    value._receptive_field = field  # type: ignore[attr-defined]
+    value._receptive_field = field and _Trace(field)  # type: ignore[attr-defined]
 
 
 class _Tracer(TorchFunctionMode):
@@ -122,15 +141,29 @@ class _Tracer(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        fields = [(value, field) for value in _tensors(args) if (field := _field_of(value))]
+        traced = [(value, trace) for value in _tensors(args) if (trace := _trace_of(value))]
         rule = _RULES.get(getattr(func, "__name__", ""), _keep)
         # Worked out before the call, which may change its input in place.
-        carry = rule(fields, args, kwargs) if fields else None
+        carry = rule([(value, trace.field) for value, trace in traced], args, kwargs) if traced else None
         output = func(*args, **kwargs)
-        for value in _tensors((output,)):
-            if carry is not None:
+        produced = list(_tensors((output,)))
+        if carry is not None:
+            for value in produced:
                 _mark(value, carry(value))
+            _follow(traced, produced, changes=rule is not _keep)
         return output
+
+
+def _follow(traced: list[tuple[Tensor, _Trace]], produced: list[Tensor], *, changes: bool) -> None:
+    """Notes what became of each input: used for something new, passed on, or (nothing noted) merely joined."""
+    sizes = [value.shape[-2:] for value, _ in traced]
+    after = [trace for value in produced if (trace := _trace_of(value))]
+    for (_, trace), size in zip(traced, sizes, strict=True):
+        if changes or (produced and not after):
+            trace.used = True
+        elif sizes.count(size) == 1:
+            # In place, input and output are one tensor, but its traces are two.
+            trace.passed_to += [next_ for next_ in after if next_ is not trace]
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -152,7 +185,7 @@ def _keep(fields: _Fields, _args: Any, _kwargs: Any) -> _Carry:
     def carry(output: Tensor) -> MapField | None:
         joined: MapField | None = None
         for shape, field in shapes:
-            if output.ndim != 4 or any(output.shape[dim] != shape[dim] for dim in field.dims):
+            if output.ndim < 4 or any(output.shape[dim] != shape[dim] for dim in field.dims):
                 continue
             if joined is None:
                 joined = field
@@ -166,15 +199,14 @@ def _keep(fields: _Fields, _args: Any, _kwargs: Any) -> _Carry:
 def _permute(fields: _Fields, args: Any, _kwargs: Any) -> _Carry:
     (value, field), order = fields[0], args[1:]
     order = order[0] if order and isinstance(order[0], (list, tuple)) else order
-    if value.ndim != 4 or sorted(dim % 4 for dim in order) != [0, 1, 2, 3]:
-        return lambda output: None
-    dims = tuple([dim % 4 for dim in order].index(dim) for dim in field.dims)
-    return lambda output: replace(field, dims=(dims[0], dims[1]))
+    places = [dim % value.ndim for dim in order]
+    x, y = (places.index(dim % value.ndim) - value.ndim for dim in field.dims)
+    return lambda _output: replace(field, dims=(x, y))
 
 
 def _transpose(fields: _Fields, args: Any, kwargs: Any) -> _Carry:
-    order = list(range(4))
-    first, second = (dim % 4 for dim in args[1:3])
+    order = list(range(args[0].ndim))
+    first, second = (dim % args[0].ndim for dim in args[1:3])
     order[first], order[second] = order[second], order[first]
     return _permute(fields, (args[0], order), kwargs)
 
@@ -200,16 +232,16 @@ def _window(fields: _Fields, kernel: Any, stride: Any, padding: Any, dilation: A
     field = fields[0][1]
     (ky, kx), (sy, sx), (py, px), (dy, dx) = map(_pair, (kernel, stride, padding, dilation))
     after = MapField(field.x.window(kx, sx, px, dx), field.y.window(ky, sy, py, dy))
-    return lambda output: after if output.ndim == 4 and field.dims == (3, 2) else None
+    return lambda _output: after if field.dims == CHANNELS_FIRST else None
 
 
 def _pad(fields: _Fields, args: Any, kwargs: Any) -> _Carry:
     margins = kwargs.get("pad", args[1] if len(args) > 1 else ())
-    (value, field) = fields[0]
-    if value.ndim != 4 or field.dims != (3, 2) or len(margins) < 4:
-        return lambda output: None
+    field = fields[0][1]
+    if field.dims != CHANNELS_FIRST or len(margins) < 4:
+        return lambda _output: None
     padded = MapField(field.x.window(1, 1, margins[0]), field.y.window(1, 1, margins[2]))
-    return lambda output: padded
+    return lambda _output: padded
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -94,9 +94,7 @@ def resample(pixels: Tensor, region: Region, size: tuple[int, int], *, antialias
     if whole and size == (pixels.shape[-1], pixels.shape[-2]):
         return pixels
     if whole:
-        batch = F.interpolate(
-            pixels[None], size[::-1], mode="bilinear", align_corners=False, antialias=antialias
-        )
+        batch = F.interpolate(pixels[None], size[::-1], mode="bilinear", align_corners=False, antialias=antialias)
         return batch[0]
     rows = _resample_axis(pixels, -2, region.top, region.height, size[1], antialias)
     return _resample_axis(rows, -1, region.left, region.width, size[0], antialias)
@@ -117,9 +115,7 @@ def _cut(pixels: Tensor, frame: tuple[int, int, int, int], visible: Box | None) 
     return F.pad(seen, margins) if any(margins) else seen
 
 
-def _resample_axis(
-    pixels: Tensor, axis: int, start: float, extent: float, size: int, antialias: bool
-) -> Tensor:
+def _resample_axis(pixels: Tensor, axis: int, start: float, extent: float, size: int, antialias: bool) -> Tensor:
     """Triangle-weighted samples along one axis; F.interpolate cannot begin between two pixels."""
     length = pixels.shape[axis]
     scale = extent / size

@@ -17,7 +17,8 @@ from foveate.sources import ImageSource
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
     """What a network makes of N glimpses: features (N, D), the same with their position worked in (N, D),
-    and, if it was asked where to look next, probabilities (N, cells)."""
+    and, if it was asked where to look next, probabilities (N, cells).
+    """
 
     features: Tensor
     encoded: Tensor

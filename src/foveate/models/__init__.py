@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foveate.models import bagnet as bagnet  # enters BagNet-77 into timm's registry
-from foveate.models import tnet, whole_image
+from foveate.models import bagnet, tnet, whole_image
 from foveate.models.tnet import TNet, TNetConfig
 from foveate.models.whole_image import WholeImage, WholeImageConfig
+
+__all__ = [
+    "CONFIGS",
+    "PRESETS",
+    "Config",
+    "Model",
+    "TNet",
+    "TNetConfig",
+    "WholeImage",
+    "WholeImageConfig",
+    "bagnet",
+    "build",
+    "config_from",
+]
 
 Model = TNet | WholeImage
 Config = TNetConfig | WholeImageConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch.nn.functional as F
-from timm.layers import create_conv2d
+from timm.layers.create_conv2d import create_conv2d
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -83,8 +83,8 @@ class BagNet77(nn.Module):
         self.stem = nn.Conv2d(in_chans, 64, 3)
         stages: dict[str, list[nn.Module]] = {}
         inputs = 64
-        for stage, channels, *shape in BLOCKS:
-            stages.setdefault(f"stage{stage}", []).append(Block(inputs, channels, *shape))
+        for stage, channels, kernel, stride, padding in BLOCKS:
+            stages.setdefault(f"stage{stage}", []).append(Block(inputs, channels, kernel, stride, padding))
             inputs = channels
         self.stages = nn.ModuleDict({name: nn.Sequential(*blocks) for name, blocks in stages.items()})
         self.head = nn.Conv2d(inputs, self.num_features, 1)

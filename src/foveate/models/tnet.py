@@ -64,9 +64,7 @@ class TNetConfig(ModelConfig):
 
     def build_grid(self) -> Grid:
         """The grid of candidate cells."""
-        return Grid(
-            rows=self.grid[0], columns=self.grid[1], cell=self.cell, convention=self.convention
-        )
+        return Grid(rows=self.grid[0], columns=self.grid[1], cell=self.cell, convention=self.convention)
 
 
 class LightLocation(nn.Module):
@@ -87,7 +85,8 @@ class LightLocation(nn.Module):
         """Cells (N, cells, channels), features (N, D) -> logits (N, cells)."""
         cells = self.context(nn.functional.silu(self.project(cells)))
         cells = nn.functional.silu(self.fuse(self.coordinates(cells)))
-        return self.score(cells).squeeze(-1)
+        logits: Tensor = self.score(cells)
+        return logits.squeeze(-1)
 
 
 class WideLocation(nn.Module):
@@ -105,7 +104,8 @@ class WideLocation(nn.Module):
         """Cells (N, cells, channels), features (N, D) -> logits (N, cells)."""
         context = features.unsqueeze(1).expand(-1, cells.shape[1], -1)
         cells = self.fuse(self.coordinates(torch.cat((cells, context), 2)))
-        return self.score(nn.functional.leaky_relu(cells, 0.2)).squeeze(-1)
+        logits: Tensor = self.score(nn.functional.leaky_relu(cells, 0.2))
+        return logits.squeeze(-1)
 
 
 class TNet(
@@ -178,9 +178,7 @@ class TNet(
             return Look(features=features, encoded=encoded)
         # The policy learns from rewards alone: they must not reach the backbone.
         cells = maps.detach().flatten(2).transpose(1, 2)  # (N, cells, c)
-        return Look(
-            features=features, encoded=encoded, probabilities=policy(self.locate(cells, features.detach()))
-        )
+        return Look(features=features, encoded=encoded, probabilities=policy(self.locate(cells, features.detach())))
 
     def conclude(self, encoded: Tensor, *, context: bool = True) -> tuple[Tensor, Tensor]:
         """All encoded features (B, 1 + attended, D), the whole image's first -> logits and weights."""

@@ -35,9 +35,7 @@ class WholeImageConfig(ModelConfig):
             check_count("base", self.base)
 
 
-class WholeImage(
-    nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=["image-classification"]
-):
+class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=["image-classification"]):
     """A backbone and a linear classifier over the whole image: nothing is chosen, nothing is left out."""
 
     config: WholeImageConfig
@@ -100,8 +98,5 @@ def _published(name: str, backbone: str) -> Callable[..., WholeImageConfig]:
 PRESETS: dict[str, Callable[..., WholeImageConfig]] = {
     "whole_image": whole_image,
     "bagnet77": _published("bagnet77", "bagnet77"),
-    **{
-        f"efficientnet_b{size}": _published(f"efficientnet_b{size}", f"tf_efficientnet_b{size}")
-        for size in range(5)
-    },
+    **{f"efficientnet_b{size}": _published(f"efficientnet_b{size}", f"tf_efficientnet_b{size}") for size in range(5)},
 }

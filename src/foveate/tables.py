@@ -1,0 +1,122 @@
+"""Records as tables for people at a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from foveate.backbones import LocationMap
+    from foveate.benchmark import Result
+    from foveate.complexity import Description
+    from foveate.demonstration import Demonstration
+
+out = Console()
+
+
+def print_demonstration(shown: Demonstration) -> None:
+    """The walk, glimpse by glimpse."""
+    table = Table("level", "left", "top", "width", "height", "probability", "weight", title="The walk")
+    for step in shown.steps:
+        chance = "-" if step.probability is None else f"{step.probability:.3f}"
+        table.add_row(str(step.level), *(f"{value:g}" for value in step.box), chance, f"{step.weight:.3f}")
+    out.print(table)
+    width, height = shown.image_size
+    out.print(
+        f"{len(shown.steps)} glimpses; those after the first show {shown.seen:.0%} of the {width} x {height} picture "
+        f"at finer scale. The walk is drawn in {shown.picture}."
+    )
+    out.print("The weights are random: this shows how a walk goes, not yet where a trained model looks.")
+
+
+def print_description(told: Description) -> None:
+    """Parameters, cost, geometry, and the location map with its rivals."""
+    width, height = told.image_size
+    out.print(
+        f"[bold]{told.model}[/bold] on {told.backbone}, {told.num_classes} classes, {told.in_chans} channels, "
+        f"images of {width} x {height} px"
+    )
+    out.print(
+        f"parameters: {told.parameters.trainable:,} trainable, {told.parameters.total:,} with moving statistics"
+    )
+    cost = Table("locations", "glimpses", "FLOPs (B)", "with SE gates (B)", title="Cost of one image")
+    for row in told.dial:
+        shown = ",".join(map(str, row.locations)) or "0"
+        billions = (f"{flops / 1e9:.4f}" for flops in (row.flops, row.flops_with_gates))
+        cost.add_row(shown if told.levels else "-", str(row.glimpses), *billions)
+    out.print(cost)
+    if told.levels:
+        _print_levels(told)
+    if told.location_map is not None:
+        _print_location_map(told, told.location_map)
+
+
+def _print_levels(told: Description) -> None:
+    table = Table("level", "candidates", "region (px)", "image px per glimpse px", title="What each level sees")
+    for level in told.levels:
+        shrink = " x ".join(f"{value:.2f}" for value in level.shrink)
+        table.add_row(str(level.level), str(level.candidates), f"{level.width:g} x {level.height:g}", shrink)
+    out.print(table)
+
+
+def _print_location_map(told: Description, chosen: LocationMap) -> None:
+    best = told.automatic
+    shown = sorted(told.candidates, key=lambda candidate: -candidate.overlap)[:8]
+    table = Table(title="Location map: the layers that fit the cells best", caption="all of them: --json")
+    for heading in ("layer", "channels", "map", "stride", "sees (px)", "overlap", "rows"):
+        table.add_column(heading, no_wrap=True)
+    for candidate in (c for c in told.candidates if c in shown or c.map.layer == chosen.layer):
+        table.add_row(
+            f"{'* ' if candidate.map.layer == chosen.layer else '  '}{candidate.map.layer}",
+            str(candidate.map.channels),
+            f"{candidate.height} x {candidate.width}",
+            f"{candidate.stride:g}",
+            f"{candidate.field:g}",
+            f"{candidate.overlap:.3f}",
+            ",".join(map(str, candidate.map.rows)),
+        )
+    out.print(table)
+    rule = "the layer whose receptive fields, taken at 7/8 of their side, overlap the grid's cells most"
+    pixels = f"rows {','.join(map(str, chosen.rows))} and columns {','.join(map(str, chosen.columns))}"
+    if best is not None and best.map == chosen:
+        out.print(f"chosen: {chosen.layer}, {pixels}: {rule}")
+    else:
+        would = f"{best.map.layer}, rows {','.join(map(str, best.map.rows))}" if best else "none"
+        out.print(f"chosen: {chosen.layer}, {pixels}: as published. By the rule it would be {would}: {rule}")
+
+
+def print_benchmark(result: Result) -> None:
+    """All cases, and the figures that matter."""
+    table = Table(
+        "what",
+        "image",
+        "locations",
+        "glimpses",
+        "ms / image",
+        "peak MB",
+        "of it working MB",
+        title="Side by side",
+    )
+    for row in result.rows:
+        case = row.case
+        table.add_row(
+            f"{case.kind}: {case.model}",
+            str(case.setting.image),
+            ",".join(map(str, case.setting.locations)) if case.kind in ("walk", "limit") else "-",
+            str(row.glimpses),
+            f"{row.milliseconds:.1f}",
+            f"{row.peak_megabytes:.0f}",
+            f"{row.working_megabytes:.0f}",
+        )
+    out.print(table)
+    for ratio in result.ratios:
+        shown = ",".join(map(str, ratio.setting.locations))
+        out.print(
+            f"{ratio.setting.image} px, locations {shown}: walk / limit {ratio.walk_over_limit:.3f}; "
+            f"{ratio.speedup:.2f} x faster than the whole image; "
+            f"peak memory {ratio.memory:.3f} of the whole image's in one batch, "
+            f"{ratio.memory_one_by_one:.3f} of it one by one"
+        )
+    out.print(f"torch {result.torch}, {result.threads} threads, batch {result.rows[0].case.batch}")
