@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foveate import Prediction, TensorImage, create_model
+from foveate.models import TNet
+from foveate.models.tnet import TNetConfig
+from foveate.selection import top_k
+from tests.official import assert_close, fill, golden, images
+
+GOLDENS = [
+    ("cub_tnet_b0_5loc", "tnet_b0", 200, 448, 15, (5,)),
+    ("fmow_tnet_448_2loc", "tnet_fmow", 62, 448, 13, (2,)),
+    ("imagenet_tnet_3loc", "tnet_imagenet", 1000, 224, 11, (3,)),
+]
+
+
+def official(name: str, classes: int) -> TNet:
+    model = create_model(name, num_classes=classes)
+    assert isinstance(model, TNet)
+    return fill(model)
+
+
+@pytest.mark.parametrize(("file", "name", "classes", "side", "seed", "locations"), GOLDENS)
+def test_predictions_equal_the_official_programs(
+    file: str, name: str, classes: int, side: int, seed: int, locations: tuple[int, ...]
+) -> None:
+    wanted = golden(file)
+    prediction = official(name, classes)(images(2, side, seed), locations=locations)
+    assert_close(prediction.logits, wanted["logits"])
+    first, second = prediction.walk.levels
+    for level, prefix in ((first, "lvl1"), (second, "lvl2")):
+        for got, key in ((level.features, f"{prefix}_features"), (level.encoded, f"{prefix}_features_pos")):
+            assert_close(got.flatten(0, 1), wanted[key].reshape(-1, got.shape[-1]))
+    assert second.probabilities is not None
+    assert_close(second.probabilities.squeeze(1), wanted["lvl1_location_probs"])
+    cells = wanted["lvl1_mask"].nonzero()[:, 1].view(2, -1)
+    assert torch.equal(second.cells, cells)
+    if "feature_weights" in wanted:
+        assert_close(prediction.walk.weights, wanted["feature_weights"].reshape(2, -1))
+    else:
+        assert_close(prediction.walk.weights, torch.full((2, 1 + cells.shape[1]), 1 / (1 + cells.shape[1])))
+
+
+@pytest.mark.parametrize(("file", "name", "classes", "side", "seed", "locations"), GOLDENS)
+def test_glimpses_and_location_maps_equal_the_official_programs(
+    file: str, name: str, classes: int, side: int, seed: int, locations: tuple[int, ...]
+) -> None:
+    wanted = golden(file)
+    model = official(name, classes)
+    seen: list[Tensor] = []
+    maps: list[Tensor] = []
+
+    def record(_module: object, args: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        seen.append(args[0])
+        maps.append(output[1])
+
+    model.backbone.register_forward_hook(record)
+    model(images(2, side, seed), locations=locations)
+    assert_close(maps[0].permute(0, 2, 3, 1), wanted["lvl1_loc_input"])
+    for level, glimpses in enumerate(seen, 1):
+        key = next(key for key in wanted if key.startswith(f"lvl{level}_input_sample_stride"))
+        step = int(key.rsplit("stride")[-1])
+        sample = glimpses.permute(0, 2, 3, 1)[:, ::step, ::step]
+        assert_close(sample, wanted[key].reshape(sample.shape))
+        mean = glimpses.mean((2, 3))
+        torch.testing.assert_close(mean, wanted[f"lvl{level}_input_mean"].reshape(mean.shape), atol=1e-5, rtol=0)
+
+
+def test_three_levels_are_the_official_recursion() -> None:
+    """By hand: nested crops from the un-resized parent, positions on the level's own grid, one plain mean."""
+    model, batch = official("tnet_fmow", 62), images(2, 896, 14)
+    prediction = model(batch, locations=(2, 1))
+
+    def see(pixels: Tensor, position: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+        glimpse = F.interpolate(pixels[None], (224, 224), mode="bilinear", align_corners=False)
+        look = model.look(glimpse, torch.tensor([position]), True)
+        assert look.probabilities is not None
+        return look.encoded[0], look.probabilities[0]
+
+    for index, image in enumerate(batch):
+        encoded, probabilities = see(image, (0, 0, 0))
+        features = [encoded]
+        deepest = []
+        for cell in sorted(probabilities.topk(2).indices.tolist()):
+            row, column = divmod(cell, 3)
+            crop = image[:, 224 * row : 224 * row + 448, 224 * column : 224 * column + 448]
+            encoded, finer = see(crop, (row, column, 1))
+            features.append(encoded)
+            r, c = divmod(int(finer.argmax()), 3)
+            deepest.append(
+                see(crop[:, 112 * r : 112 * r + 224, 112 * c : 112 * c + 224], (3 * row + r, 3 * column + c, 2))[0]
+            )
+        logits = model.classifier(torch.stack(features + deepest).mean(0))
+        assert_close(prediction.logits[index], logits, 1e-5)
+    assert prediction.walk.levels[2].probabilities is not None
+    assert prediction.walk.levels[2].probabilities.shape == (2, 2, 9)
+    assert prediction.walk.levels[2].boxes[..., 2:].unique().tolist() == [224]
+
+
+@pytest.fixture(scope="module")
+def small() -> TNet:
+    """A tiny TNet for what does not depend on size."""
+    torch.manual_seed(0)
+    model = create_model("tnet", backbone="test_resnet.r160_in1k", base=64, grid=(3, 4), cell=0.4, num_classes=7)
+    assert isinstance(model, TNet)
+    return model.eval()
+
+
+def parts(prediction: Prediction) -> Tensor:
+    return torch.cat([level.encoded for level in prediction.walk.levels], 1)
+
+
+def test_no_locations_classify_the_first_look(small: TNet) -> None:
+    x = torch.randn(2, 3, 100, 130)
+    prediction = small(x, locations=())
+    assert len(prediction.walk.levels) == 1
+    assert prediction.walk.weights.tolist() == [[1], [1]]
+    torch.testing.assert_close(prediction.logits, small.classifier(prediction.walk.levels[0].encoded[:, 0]))
+    for zero in (0, (0,), (0, 0)):
+        assert torch.equal(small(x, locations=zero).logits, prediction.logits)
+
+
+def test_the_dial_turns_at_every_call(small: TNet) -> None:
+    x = torch.randn(2, 3, 100, 130)
+    for locations, attended in (((1,), 1), (12, 12), ((3, 2), 9), ((2, 2, 2), 14), (None, 5)):
+        walk = small(x, locations=locations).walk
+        assert walk.weights.shape == (2, 1 + attended)
+        torch.testing.assert_close(walk.weights.sum(1), torch.ones(2))
+        assert walk.cost.glimpses == 2 * (1 + attended)
+
+
+def test_context_false_leaves_the_first_look_out(small: TNet) -> None:
+    x = torch.randn(2, 3, 100, 130)
+    prediction = small(x, locations=(3,), context=False)
+    attended = parts(prediction)[:, 1:]
+    assert small.weigh is not None
+    weights = small.weigh(attended)
+    torch.testing.assert_close(prediction.logits, small.classifier((weights[..., None] * attended).sum(1)))
+    assert prediction.walk.weights[:, 0].tolist() == [0, 0]
+    torch.testing.assert_close(prediction.walk.weights[:, 1:], weights)
+    with pytest.raises(ValueError, match="context=False must come with at least 1 location"):
+        small(x, locations=(), context=False)
+
+
+def test_images_and_sources_give_the_same(small: TNet) -> None:
+    x = torch.randint(0, 256, (2, 3, 100, 130), dtype=torch.uint8)
+    from_bytes = small(x, locations=(3, 1))
+    from_floats = small(x.float() / 255 * 2 - 1, locations=(3, 1))
+    from_sources = small([TensorImage(image) for image in x], locations=(3, 1))
+    torch.testing.assert_close(from_bytes.logits, from_floats.logits)
+    assert torch.equal(from_bytes.logits, from_sources.logits)
+
+
+def test_each_image_is_walked_alone(small: TNet) -> None:
+    """Sources of different sizes go together, and none of them changes what is seen of another."""
+    pictures = [torch.randn(3, 100, 130), torch.randn(3, 40, 30), torch.randn(3, 64, 64)]
+    together = small([TensorImage(picture) for picture in pictures], locations=(3,))
+    for index, picture in enumerate(pictures):
+        alone = small(picture[None], locations=(3,))
+        torch.testing.assert_close(together.logits[index], alone.logits[0], atol=1e-5, rtol=1e-4)
+        assert torch.equal(together.walk.levels[1].boxes[index], alone.walk.levels[1].boxes[0])
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 300), (17, 5), (63, 64)])
+def test_images_smaller_than_the_base_are_read_all_the_same(small: TNet, size: tuple[int, int]) -> None:
+    prediction = small(torch.randn(1, 3, *size), locations=(12, 1))
+    assert torch.isfinite(prediction.logits).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 13])
+def test_any_number_of_channels(channels: int) -> None:
+    model = create_model(
+        "tnet", backbone="test_efficientnet", in_chans=channels, base=64, grid=3, num_classes=4
+    ).eval()
+    assert model(torch.randn(1, channels, 90, 80), locations=(2,)).logits.shape == (1, 4)
+    with pytest.raises(ValueError, match=f"images must have {channels} channels, got 3"):
+        model(torch.randn(1, 3, 90, 80))
+
+
+def test_bagnet_takes_satellite_bands() -> None:
+    model = create_model("tnet_imagenet", in_chans=13, num_classes=4).eval()
+    assert model(torch.randn(1, 13, 100, 90), locations=(1,)).logits.shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"locations": (13,)}, r"from 0 to the grid's 12 cells, got \(13,\)"),
+        ({"locations": (0, 1)}, "must not continue"),
+    ],
+)
+def test_wrong_calls_are_refused(small: TNet, given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(torch.randn(1, 3, 64, 64), **given)
+
+
+def test_a_silent_location_module_opens_the_first_cells(small: TNet) -> None:
+    """All-zero logits are the uniform distribution, and of equals the first cells are taken."""
+    model = copy.deepcopy(small)
+    model.locate.score.weight.zero_()
+    model.locate.score.bias.zero_()
+    level = model(torch.randn(2, 3, 100, 130), locations=(3,)).walk.levels[1]
+    assert level.probabilities is not None
+    torch.testing.assert_close(level.probabilities, torch.full((2, 1, 12), 1 / 12))
+    assert level.cells.tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.gradients
+def test_rewards_reach_the_location_module_alone(small: TNet) -> None:
+    model = copy.deepcopy(small).train()
+    prediction = model(torch.randn(2, 3, 100, 130), locations=(3, 1))
+    sum(level.log_probability.sum() for level in prediction.walk.levels[1:]).backward()
+    moved = {
+        name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    assert moved == {"locate"}
+    model.zero_grad()
+    model(torch.randn(2, 3, 100, 130), locations=(3, 1)).logits.sum().backward()
+    moved = {
+        name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    assert moved == {"backbone", "position", "weigh", "classifier"}
+
+
+def test_a_copy_keeps_its_own_maps(small: TNet) -> None:
+    double = copy.deepcopy(small)
+    x = torch.randn(1, 3, 100, 130)
+    wanted = small(x, locations=(2,)).logits
+    for parameter in small.parameters():
+        assert all(parameter is not other for other in double.parameters())
+    assert torch.equal(double(x, locations=(2,)).logits, wanted)
+
+
+def test_another_policy_can_be_put_in(small: TNet) -> None:
+    model = copy.deepcopy(small)
+    model.select = lambda probabilities, k: top_k(-probabilities, k)
+    x = torch.randn(1, 3, 100, 130)
+    likely, unlikely = small(x, locations=(6,)).walk.levels[1].cells, model(x, locations=(6,)).walk.levels[1].cells
+    assert not set(likely[0].tolist()) & set(unlikely[0].tolist())
+
+
+def test_exact_and_antialiased_walks_differ_from_the_papers() -> None:
+    torch.manual_seed(0)
+    options = {"backbone": "test_resnet.r160_in1k", "base": 64, "num_classes": 7}
+    paper = create_model("tnet", **options).eval()
+    x = torch.randn(1, 3, 301, 203)
+    logits = [paper(x).logits]
+    for change in ({"convention": "exact"}, {"antialias": True}):
+        other = create_model("tnet", **options, **change).eval()
+        other.load_state_dict(paper.state_dict())
+        logits.append(other(x).logits)
+    assert not torch.allclose(logits[0], logits[1])
+    assert not torch.allclose(logits[0], logits[2])
+
+
+def test_presets_keep_the_authors_pixels_until_the_geometry_changes() -> None:
+    published = create_model("tnet_b1", num_classes=3).config.location_map
+    assert published.rows == published.columns == (5, 9, 13, 17, 21)
+    assert (published.layer, published.channels) == ("blocks.2.1", 40)
+    moved = create_model("tnet_b0", grid=(2, 3), cell=0.5, num_classes=3)
+    assert (len(moved.config.location_map.rows), len(moved.config.location_map.columns)) == (2, 3)
+    assert moved.config.locations == (5,)
+    assert create_model("tnet_b0", grid=(1, 2), cell=0.5, num_classes=3).config.locations == (2,)
+
+
+def test_the_chosen_map_is_kept_in_the_configuration(small: TNet) -> None:
+    assert small.config.location_map is not None
+    values = dataclasses.asdict(small.config)
+    assert TNetConfig(**values) == small.config
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_classes": 0}, "num_classes must be a whole number of at least 1, got 0"),
+        ({"base": 1.5}, "base must be a whole number"),
+        ({"grid": (1, 2, 3)}, r"one number or \(rows, columns\)"),
+        ({"cell": 2.0}, "fraction of the region"),
+        ({"modules": "heavy"}, "modules must be one of"),
+        ({"dropout": 1.0}, "dropout must be in"),
+        ({"class_names": ("a",)}, "class_names must be 1000 names, got 1"),
+        ({"mean": (0.5, 0.5)}, "mean must have 1 or 3 values, got 2"),
+        ({"locations": (26,)}, "from 0 to the grid's 25 cells"),
+    ],
+)
+def test_impossible_configurations_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TNetConfig(**wrong)
