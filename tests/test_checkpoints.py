@@ -157,7 +157,7 @@ def test_damaged_folders_are_refused_in_one_sentence(tmp_path: Path) -> None:
         config.write_text(text)
         with pytest.raises(ValueError, match=message):
             foveate.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="model folder must hold config.json"):
+    with pytest.raises(FileNotFoundError, match=r"model folder must hold config\.json"):
         foveate.load(tmp_path / "nowhere")
 
 

@@ -20,15 +20,26 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(caught.value.code or 0)
 
 
+HELP = """
+import sys
+sys.argv = ["foveate", "--help"]
+from foveate.cli import main
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules, "--help must not wait for torch"
+"""
+
+
 def test_help_answers_at_once_and_has_examples() -> None:
-    code = "import sys; sys.argv = ['foveate', '--help']\nimport foveate.cli\ntry:\n foveate.cli.main()\nfinally:\n assert 'torch' not in sys.modules"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = python("-c", HELP)
     for command in ("demo", "info", "bench", "convert", "models"):
         assert command in shown
-        page = subprocess.run(
-            [sys.executable, "-m", "foveate.cli", command, "--help"], capture_output=True, text=True, check=True
-        )
-        assert "Example" in page.stdout
+        assert "Example" in python("-m", "foveate.cli", command, "--help")
+
+
+def python(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def test_info_prints_the_papers_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +124,7 @@ def test_demo_draws_a_walk(
         (["info", "tnet_b0", "--locations", "a"], "locations must be whole numbers joined by ',', got 'a'"),
         (["info", "tnet_b0", "--locations", "26"], "from 0 to the grid's 25 cells"),
         (["info", "tnet_b0", "--image", "0"], "image must be a side in pixels or WIDTHxHEIGHT, got '0'"),
-        (["info", "bagnet77", "--locations", "2"], "locations must be"),
+        (["info", "bagnet77", "--locations", "2"], "locations must be () for a model of the whole image, got (2,)"),
         (["bench", "tnet_fmow", "--at", "896"], "--at must be IMAGE:LOCATIONS such as 896:2,1, got '896'"),
         (["convert", "nowhere", "--model", "tnet_b0", "--num-classes", "2", "--output", "x"], "must have an index"),
         (["demo", "--image", "nowhere.png"], "image must be a file, got no file nowhere.png"),

@@ -137,13 +137,13 @@ def test_damaged_data_is_noticed(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     bundle = TensorBundle(tmp_path / "model")
-    with pytest.raises(BadCheckpointError, match="a/kernel in model.data-00000-of-00001 must match its checksum"):
+    with pytest.raises(BadCheckpointError, match=r"a/kernel in model\.data-00000-of-00001 must match"):
         bundle.read("a/kernel")
     path.write_bytes(whole[:20])
     with pytest.raises(BadCheckpointError, match="must hold 48 bytes of a/kernel, got 20"):
         bundle.read("a/kernel")
     path.unlink()
-    with pytest.raises(FileNotFoundError, match="needs model.data-00000-of-00001"):
+    with pytest.raises(FileNotFoundError, match=r"needs model\.data-00000-of-00001"):
         bundle.read("a/kernel")
 
 

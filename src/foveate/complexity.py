@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from foveate.backbones import Candidate, LocationMap, best_candidate, candidates
 from foveate.models import Model, TNet, WholeImage
+from foveate.models.whole_image import refuse_locations
 from foveate.traversal import check_locations, glimpses_per_level
 
 # Blocks that multiply each channel by a gate, by the class names that timm's models and ours have for them.
@@ -122,7 +123,8 @@ def describe(model: Model, image_size: tuple[int, int], locations: int | Sequenc
     if isinstance(model, WholeImage):
         levels: tuple[LevelGeometry, ...] = ()
         found: tuple[Candidate, ...] = ()
-        counts = check_locations(locations or (), 0)
+        refuse_locations(locations)
+        counts: tuple[int, ...] = ()
     else:
         wanted = (model.config.locations or ()) if locations is None else locations
         counts = check_locations(wanted, model.grid.cells)

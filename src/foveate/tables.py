@@ -89,20 +89,15 @@ def _print_location_map(told: Description, chosen: LocationMap) -> None:
 
 def print_benchmark(result: Result) -> None:
     """All cases, and the figures that matter."""
-    table = Table(
-        "what",
-        "image",
-        "locations",
-        "glimpses",
-        "ms / image",
-        "peak MB",
-        "of it working MB",
-        title="Side by side",
-    )
+    models = list(dict.fromkeys(row.case.model for row in result.rows))
+    batch = result.rows[0].case.batch
+    table = Table(title=f"{models[0]} against {models[1] if len(models) > 1 else models[0]}, batches of {batch}")
+    for heading in ("", "px", "locations", "glimpses", "ms/image", "peak MB", "working"):
+        table.add_column(heading, no_wrap=True)
     for row in result.rows:
         case = row.case
         table.add_row(
-            f"{case.kind}: {case.model}",
+            case.kind,
             str(case.setting.image),
             ",".join(map(str, case.setting.locations)) if case.kind in ("walk", "limit") else "-",
             str(row.glimpses),
@@ -119,4 +114,7 @@ def print_benchmark(result: Result) -> None:
             f"peak memory {ratio.memory:.3f} of the whole image's in one batch, "
             f"{ratio.memory_one_by_one:.3f} of it one by one"
         )
-    out.print(f"torch {result.torch}, {result.threads} threads, batch {result.rows[0].case.batch}")
+    out.print(
+        "limit: the bare backbone on as many glimpses. working: what a run adds, in MB, to a process that holds the "
+        f"model and its images. torch {result.torch}, {result.threads} threads."
+    )

@@ -15,7 +15,7 @@ from foveate.layers import initialise_fan_out, initialise_glorot
 from foveate.models.configuration import ModelConfig, check_count, usual_normalisation
 from foveate.selection import top_k
 from foveate.sources import ImageSource, as_sources
-from foveate.traversal import Look, Prediction, Walk, check_locations, traverse
+from foveate.traversal import Look, Prediction, Walk, traverse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,7 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
         self, images: Tensor | Sequence[ImageSource], locations: int | Sequence[int] | None = None
     ) -> Prediction:
         """Images (B, C, H, W) in [-1, 1], or B sources -> logits (B, classes) and a walk of one glimpse."""
-        if check_locations(locations or (), 1):
-            raise ValueError(f"locations must be () for a model of the whole image, got {locations}")
+        refuse_locations(locations)
         nowhere = Grid(rows=1, columns=1, cell=(1, 1))
         levels, cost = traverse(
             as_sources(images), self.look, grid=nowhere, locations=(), reader=self.reader, select=top_k
@@ -74,11 +73,16 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
 
     def rehearse(self, image_size: tuple[int, int], locations: Sequence[int] = ()) -> None:
         """Passes one empty image of this size (width, height) through, for counting."""
-        if check_locations(locations, 1):
-            raise ValueError(f"locations must be () for a model of the whole image, got {locations}")
+        refuse_locations(locations)
         width, height = image_size if self.config.base is None else (self.config.base, self.config.base)
         empty = torch.zeros(1, self.config.in_chans, height, width, device=self.normalise.scale.device)
         self.classifier(self.network(self.normalise(empty)))
+
+
+def refuse_locations(locations: int | Sequence[int] | None) -> None:
+    """A model of the whole image opens no cells."""
+    if any((locations,) if isinstance(locations, int) else locations or ()):
+        raise ValueError(f"locations must be () for a model of the whole image, got {locations}")
 
 
 def whole_image(**options: Any) -> WholeImageConfig:
