@@ -83,9 +83,11 @@ def info(
         "cell": cell,
         "in_chans": in_chans,
     }
-    made = open_model(model, **{name: value for name, value in given.items() if value is not None})
     wanted = None if locations is None else _numbers(locations, "locations", separator=",")
-    description = describe(made, _size(image), wanted)
+    size = _size(image)
+    with err.status(f"looking into {model}"):
+        made = open_model(model, **{name: value for name, value in given.items() if value is not None})
+        description = describe(made, size, wanted)
     if as_json:
         _print_json(description)
     else:
@@ -116,8 +118,9 @@ def convert(
     if (output / CONFIG).exists() and not overwrite:
         raise ValueError(f"output must not hold a model yet, got {output}; give --overwrite to replace it")
     names = read_class_names(class_names) if class_names else None
-    converted = from_tensorflow(prefix, model, num_classes=num_classes, class_names=names)
-    save(converted, output)
+    with err.status(f"converting {prefix}"):
+        converted = from_tensorflow(prefix, model, num_classes=num_classes, class_names=names)
+        save(converted, output)
     total = count_parameters(converted).total
     if as_json:
         print(json.dumps({"output": str(output), "parameters": total, "class_order": converted.config.class_order}))
@@ -177,7 +180,8 @@ def demo(
     from foveate.demonstration import demonstrate
 
     fanout = _numbers(locations, "locations", separator=",")
-    shown = demonstrate(output, image=image, locations=fanout, seed=seed)
+    with err.status("walking"):
+        shown = demonstrate(output, image=image, locations=fanout, seed=seed)
     if as_json:
         _print_json(shown)
         return
@@ -198,7 +202,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
-        _fail(str(error), 2)
+        _fail(" ".join(str(error).split()), 2)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except Exception as error:

@@ -18,13 +18,15 @@ def policy(logits: Tensor) -> Tensor:
     return torch.softmax(logits / torch.where(length > 0, length, 1), dim=-1)
 
 
-def encode_positions(positions: Tensor, size: int) -> Tensor:
+def encode_positions(positions: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Sines and cosines of (row, column, scale) (N, 3) as (N, size), with wavelengths from 2 pi to 200 pi."""
     count = size // 6
-    exponents = torch.arange(count, device=positions.device, dtype=torch.float32) / max(count - 1, 1)
-    angles = positions.to(torch.float32).unsqueeze(-1) * 100.0**-exponents  # (N, 3, count)
+    # In half precision large coordinates would be rounded before their sines are taken.
+    precise = torch.promote_types(dtype, torch.float32)
+    exponents = torch.arange(count, device=positions.device, dtype=precise) / max(count - 1, 1)
+    angles = positions.to(precise).unsqueeze(-1) * 100.0**-exponents  # (N, 3, count)
     waves = torch.stack((angles.sin(), angles.cos()), 2).flatten(1)  # sin y, cos y, sin x, cos x, sin s, cos s
-    return F.pad(waves, (0, size - 6 * count))
+    return F.pad(waves, (0, size - 6 * count)).to(dtype)
 
 
 class AddPosition(nn.Module):
@@ -36,7 +38,7 @@ class AddPosition(nn.Module):
 
     def forward(self, features: Tensor, positions: Tensor) -> Tensor:
         """(N, D) and (N, 3) -> (N, D)."""
-        return F.silu(features + self.linear(encode_positions(positions, self.linear.in_features)))
+        return F.silu(features + self.linear(encode_positions(positions, self.linear.in_features, features.dtype)))
 
 
 class ConcatenatePosition(nn.Module):
@@ -48,7 +50,9 @@ class ConcatenatePosition(nn.Module):
 
     def forward(self, features: Tensor, positions: Tensor) -> Tensor:
         """(N, D) and (N, 3) -> (N, D)."""
-        encoded: Tensor = self.linear(torch.cat((features, encode_positions(positions, features.shape[1])), 1))
+        encoded: Tensor = self.linear(
+            torch.cat((features, encode_positions(positions, features.shape[1], features.dtype)), 1)
+        )
         return encoded
 
 

@@ -37,7 +37,7 @@ class Level:
     how the regions were chosen; the first level, the whole image, was not chosen and has neither.
     """
 
-    boxes: Tensor  # (B, K, 4) float64: left, top, width, height in full-resolution pixels
+    boxes: Tensor  # (B, K, 4) float64, on the CPU: left, top, width, height in full-resolution pixels
     cells: Tensor  # (B, K) each region's cell in its parent's grid, counted row by row
     positions: Tensor  # (B, K, 3) row and column among all cells of the level, and the level's index
     features: Tensor  # (B, K, D) what the backbone saw
@@ -103,9 +103,10 @@ def traverse(
         glimpses, price = reader(sources, regions)
         seen = look(glimpses, positions.flatten(0, 1), fanout > 0)
         cost += price
+        cells, positions = cells.to(seen.features.device), positions.to(seen.features.device)
         levels.append(
             Level(
-                boxes=_boxes(regions, seen.features.device),
+                boxes=_boxes(regions),
                 cells=cells,
                 positions=positions,
                 features=seen.features.unflatten(0, cells.shape),
@@ -119,7 +120,7 @@ def traverse(
             choice = select(policy, fanout)
             log_probability = choice.log_probability  # (B, K)
             regions = _descend(grid, regions, choice.cells)
-            positions = _child_positions(grid, positions.to(choice.cells.device), choice.cells)
+            positions = _child_positions(grid, positions, choice.cells)
             cells = choice.cells.flatten(1)  # (B, K * fanout)
     return tuple(levels), cost
 
@@ -138,5 +139,5 @@ def _child_positions(grid: Grid, parents: Tensor, cells: Tensor) -> Tensor:
     return torch.stack((y * grid.rows + rows, x * grid.columns + columns, depth + 1), -1).flatten(1, 2)
 
 
-def _boxes(regions: list[list[Region]], device: torch.device) -> Tensor:
-    return torch.tensor([[tuple(region) for region in row] for row in regions], dtype=torch.float64).to(device)
+def _boxes(regions: list[list[Region]]) -> Tensor:
+    return torch.tensor([[tuple(region) for region in row] for row in regions], dtype=torch.float64)

@@ -238,6 +238,15 @@ def test_a_copy_keeps_its_own_maps(small: TNet) -> None:
     assert torch.equal(double(x, locations=(2,)).logits, wanted)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.bfloat16, 0.1)])
+def test_other_precisions(small: TNet, dtype: torch.dtype, tolerance: float) -> None:
+    x = torch.randn(1, 3, 100, 130)
+    wanted = small(x, locations=())
+    got = copy.deepcopy(small).to(dtype)(x, locations=())
+    assert got.logits.dtype == dtype
+    assert_close(got.logits.float(), wanted.logits, tolerance)
+
+
 def test_another_policy_can_be_put_in(small: TNet) -> None:
     model = copy.deepcopy(small)
     model.select = lambda probabilities, k: top_k(-probabilities, k)

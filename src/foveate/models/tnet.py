@@ -171,9 +171,8 @@ class TNet(
         """Glimpses (N, C, base, base) at positions (N, 3) -> what is seen, and where to look next."""
         if glimpses.shape[1] != self.config.in_chans:
             raise ValueError(f"images must have {self.config.in_chans} channels, got {glimpses.shape[1]}")
-        device = self.reward_baseline.device
-        features, maps = self.backbone(glimpses.to(device))  # (N, D), (N, c, rows, columns)
-        encoded = self.position(features, positions.to(device))
+        features, maps = self.backbone(glimpses.to(self.reward_baseline))  # (N, D), (N, c, rows, columns)
+        encoded = self.position(features, positions.to(features.device))
         if not decide:
             return Look(features=features, encoded=encoded)
         # The policy learns from rewards alone: they must not reach the backbone.
@@ -198,14 +197,14 @@ class TNet(
         With no locations the location module is passed all the same, as in the paper's tables.
         """
         del image_size  # every glimpse is read at the base resolution
-        device = self.reward_baseline.device
+        like = self.reward_baseline
         counts = glimpses_per_level(locations)
         encoded = []
         for depth, count in enumerate(counts):
             shape = (count, self.config.in_chans, self.config.base, self.config.base)
-            positions = torch.zeros(count, 3, device=device)
+            positions = like.new_zeros(count, 3)
             decide = depth < len(counts) - 1 or depth == 0
-            encoded.append(self.look(torch.zeros(shape, device=device), positions, decide).encoded)
+            encoded.append(self.look(like.new_zeros(shape), positions, decide).encoded)
         self.conclude(torch.cat(encoded).unsqueeze(0))
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
@@ -68,14 +67,14 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
         """Images (B, C, H, W) -> features (B, D)."""
         if images.shape[1] != self.config.in_chans:
             raise ValueError(f"images must have {self.config.in_chans} channels, got {images.shape[1]}")
-        features = self.network(self.normalise(images.to(self.normalise.scale.device)))
+        features = self.network(self.normalise(images.to(self.normalise.scale)))
         return Look(features=features, encoded=features)
 
     def rehearse(self, image_size: tuple[int, int], locations: Sequence[int] = ()) -> None:
         """Passes one empty image of this size (width, height) through, for counting."""
         refuse_locations(locations)
         width, height = image_size if self.config.base is None else (self.config.base, self.config.base)
-        empty = torch.zeros(1, self.config.in_chans, height, width, device=self.normalise.scale.device)
+        empty = self.normalise.scale.new_zeros(1, self.config.in_chans, height, width)
         self.classifier(self.network(self.normalise(empty)))
 
 
