@@ -118,5 +118,5 @@ def golden(name: str) -> dict[str, Tensor]:
 def assert_close(got: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> None:
     """Equal within a share of the wanted tensor's largest value."""
     assert got.shape == wanted.shape, (got.shape, wanted.shape)
-    error = float((got - wanted).abs().max() / wanted.abs().max())
+    error = ((got.detach() - wanted.detach()).abs().max() / wanted.detach().abs().max()).item()
     assert error <= tolerance, error

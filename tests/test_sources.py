@@ -33,7 +33,7 @@ def test_a_region_reads_as_in_the_official_code(left: int, top: int, width: int,
     [("crop157_i8_div8", "crop157_to_224", 224, 3), ("img224_i8_div8", "img224_to_77", 77, 1)],
 )
 def test_resizing_equals_tensorflow(before: str, after: str, side: int, step: int) -> None:
-    data = golden("resizes")
+    data = golden("preproc")
     length = data[before].shape[-2]
     image = (data[before].float() / 8).reshape(length, length, 3).permute(2, 0, 1)
     got = TensorImage(image).read(Region.whole((length, length)), (side, side))[:, ::step, ::step]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import timm
 import torch
+from timm.layers.drop import DropPath
+from timm.models.efficientnet import EfficientNet
 from torch import Tensor, nn
 
 from foveate.geometry import Grid
@@ -51,16 +54,40 @@ class Candidate:
     overlap: float  # mean intersection over union of effective receptive fields and cells
 
 
-def build_network(name: str, *, in_chans: int, pretrained: bool = False) -> nn.Module:
-    """A timm model without its classifier: glimpses (N, in_chans, h, w) -> feature vectors (N, D)."""
+def build_network(name: str, *, in_chans: int, pretrained: bool = False, **dropping: float) -> nn.Module:
+    """A timm model without its classifier: glimpses (N, in_chans, h, w) -> feature vectors (N, D).
+
+    ``dropping`` are ``stochastic_depth``, the highest probability of leaving a block out in training, and
+    ``spatial_dropout``, that of leaving out a channel of the last map (BagNet-77 alone has it).
+    """
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "see timm.list_models()"
         raise ValueError(f"backbone must be the name of a timm model, got {name!r} (close: {close})")
-    network = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=in_chans)
+    known = {"stochastic_depth": "drop_path_rate", "spatial_dropout": "spatial_dropout"}
+    rates: dict[str, Any] = {known[option]: rate for option, rate in dropping.items() if rate}
+    try:
+        network = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=in_chans, **rates)
+    except TypeError as error:
+        raise ValueError(f"backbone must know what is to be dropped, got {name} with {dropping}: {error}") from error
+    if "drop_path_rate" in rates:
+        _drop_as_published(network, rates["drop_path_rate"])
     for part in network.modules():
         if isinstance(part, nn.BatchNorm2d) and part.eps == 1e-3:
             part.momentum = 0.01  # TensorFlow's constants come together; timm sets only the epsilon
     return network
+
+
+def _drop_as_published(network: nn.Module, highest: float) -> None:
+    """EfficientNet's stochastic depth as TNet's authors count: block b of B is left out with b / B of the rate.
+
+    timm counts from 0, so that its last block does not reach the rate that was asked for.
+    """
+    if not isinstance(network, EfficientNet):
+        return
+    blocks = [block for stage in network.blocks.children() for block in stage.children()]
+    for number, block in enumerate(blocks, 1):
+        if isinstance(block.drop_path, DropPath):
+            block.drop_path.drop_prob = highest * number / len(blocks)
 
 
 def feature_size(network: nn.Module) -> int:

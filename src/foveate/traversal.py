@@ -44,6 +44,7 @@ class Level:
     encoded: Tensor  # (B, K, D) the same with the position worked in: what is combined and classified
     probabilities: Tensor | None = None
     log_probability: Tensor | None = None
+    logits: Tensor | None = None  # (B, K, classes) what each region alone would be taken for; in training only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,10 +58,11 @@ class Walk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Logits (B, classes) and the walk that they come from."""
+    """Logits (B, classes), the walk that they come from, and the one feature (B, D) that was classified."""
 
     logits: Tensor
     walk: Walk
+    combined: Tensor
 
 
 def check_locations(locations: int | Sequence[int], cells: int) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class BagNet77(nn.Module):
     num_features = 512
     smallest = 27  # px a side; below, the unpadded convolutions have nothing left
 
-    def __init__(self, in_chans: int = 3) -> None:
+    def __init__(self, in_chans: int = 3, spatial_dropout: float = 0.0) -> None:
         super().__init__()
         self.stem = nn.Conv2d(in_chans, 64, 3)
         stages: dict[str, list[nn.Module]] = {}
@@ -88,6 +88,7 @@ class BagNet77(nn.Module):
             inputs = channels
         self.stages = nn.ModuleDict({name: nn.Sequential(*blocks) for name, blocks in stages.items()})
         self.head = nn.Conv2d(inputs, self.num_features, 1)
+        self.drop = nn.Dropout2d(spatial_dropout)
         initialise_glorot(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -97,12 +98,17 @@ class BagNet77(nn.Module):
         maps = activate(self.stem(pixels))
         for stage in self.stages.values():
             maps = stage(maps)
-        return activate(self.head(maps)).mean((2, 3))
+        features: Tensor = self.drop(activate(self.head(maps)))
+        return features.mean((2, 3))
 
 
 @register_model  # so that it is one backbone among timm's
-def bagnet77(pretrained: bool = False, *, in_chans: int = 3, **_timm: object) -> BagNet77:
+def bagnet77(
+    pretrained: bool = False, *, in_chans: int = 3, spatial_dropout: float = 0.0, **_timm: object
+) -> BagNet77:
     """BagNet-77 without classifier."""
+    if _timm.get("drop_path_rate"):
+        raise TypeError("BagNet-77 has no stochastic depth")
     if pretrained:
         raise ValueError("pretrained must be False for bagnet77: no separate weights of it were published")
-    return BagNet77(in_chans)
+    return BagNet77(in_chans, spatial_dropout)

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import timm
+from torch import nn
+
+from foveate.backbones import build_network
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A model's ``config.json``. Pixels are in [-1, 1]; ``mean`` and ``std`` are for pixels in [0, 1], as timm has
-    them, and (0.5,) leaves pixels as they are.
+    """A model's ``config.json``.
+
+    ``dropout`` is before the classifier, ``stochastic_depth`` and ``spatial_dropout`` are in the backbone. Pixels are
+    in [-1, 1]; ``mean`` and ``std`` are for pixels in [0, 1], as timm has them, and (0.5,) leaves pixels as they are.
     """
 
     name: str
@@ -20,6 +25,8 @@ class ModelConfig:
     in_chans: int = 3
     antialias: bool = False
     dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    spatial_dropout: float = 0.0
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     class_names: tuple[str, ...] | None = None
@@ -31,8 +38,9 @@ class ModelConfig:
             self._settle(class_names=tuple(self.class_names))
         for name in ("num_classes", "in_chans"):
             check_count(name, getattr(self, name))
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        for name in ("dropout", "stochastic_depth", "spatial_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise ValueError(f"class_names must be {self.num_classes} names, got {len(self.class_names)}")
         for name in ("mean", "std"):
@@ -43,6 +51,16 @@ class ModelConfig:
         """Writes values in their final form, as JSON knows lists and dicts only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def build_network(self, *, pretrained: bool) -> nn.Module:
+        """The backbone's network, without classifier."""
+        return build_network(
+            self.backbone,
+            in_chans=self.in_chans,
+            pretrained=pretrained,
+            stochastic_depth=self.stochastic_depth,
+            spatial_dropout=self.spatial_dropout,
+        )
 
 
 def check_count(name: str, value: object) -> None:

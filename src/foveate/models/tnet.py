@@ -8,7 +8,7 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
-from foveate.backbones import Backbone, LocationMap, build_network, choose_location_map, feature_size
+from foveate.backbones import Backbone, LocationMap, choose_location_map, feature_size
 from foveate.geometry import Convention, Grid
 from foveate.glimpses import GlimpseReader
 from foveate.layers import (
@@ -121,7 +121,7 @@ class TNet(
 
     def __init__(self, config: TNetConfig, *, pretrained: bool = False) -> None:
         super().__init__()
-        network = build_network(config.backbone, in_chans=config.in_chans, pretrained=pretrained)
+        network = config.build_network(pretrained=pretrained)
         self.grid = config.build_grid()
         location_map = config.location_map or choose_location_map(
             network, in_chans=config.in_chans, base=config.base, grid=self.grid
@@ -164,8 +164,11 @@ class TNet(
             select=self.select,
         )
         encoded = torch.cat([level.encoded for level in levels], 1)  # (B, 1 + attended, D)
-        logits, weights = self.conclude(encoded, context=context)
-        return Prediction(logits=logits, walk=Walk(levels=levels, weights=weights, cost=cost))
+        combined, weights = self.combine(encoded, context=context)
+        logits = self.classifier(combined)
+        if self.training:  # every region's own prediction, each level under a dropout mask of its own
+            levels = tuple(replace(level, logits=self.classifier(level.encoded)) for level in levels)
+        return Prediction(logits=logits, walk=Walk(levels=levels, weights=weights, cost=cost), combined=combined)
 
     def look(self, glimpses: Tensor, positions: Tensor, decide: bool) -> Look:
         """Glimpses (N, C, base, base) at positions (N, 3) -> what is seen, and where to look next."""
@@ -179,8 +182,8 @@ class TNet(
         cells = maps.detach().flatten(2).transpose(1, 2)  # (N, cells, c)
         return Look(features=features, encoded=encoded, probabilities=policy(self.locate(cells, features.detach())))
 
-    def conclude(self, encoded: Tensor, *, context: bool = True) -> tuple[Tensor, Tensor]:
-        """All encoded features (B, 1 + attended, D), the whole image's first -> logits and weights."""
+    def combine(self, encoded: Tensor, *, context: bool = True) -> tuple[Tensor, Tensor]:
+        """All encoded features (B, 1 + attended, D), the whole image's first -> one (B, D), and their weights."""
         counted = encoded if context else encoded[:, 1:]
         if counted.shape[1] == 0:
             raise ValueError("context=False must come with at least 1 location, got none to classify from")
@@ -188,8 +191,8 @@ class TNet(
             weights = counted.new_full(counted.shape[:2], 1 / counted.shape[1])
         else:
             weights = self.weigh(counted)
-        logits = self.classifier((weights.unsqueeze(-1) * counted).sum(1))
-        return logits, weights if context else nn.functional.pad(weights, (1, 0))
+        combined = (weights.unsqueeze(-1) * counted).sum(1)
+        return combined, weights if context else nn.functional.pad(weights, (1, 0))
 
     def rehearse(self, image_size: tuple[int, int], locations: Sequence[int]) -> None:
         """Passes empty tensors through all that one image of this size (width, height) needs, for counting.
@@ -205,7 +208,8 @@ class TNet(
             positions = like.new_zeros(count, 3)
             decide = depth < len(counts) - 1 or depth == 0
             encoded.append(self.look(like.new_zeros(shape), positions, decide).encoded)
-        self.conclude(torch.cat(encoded).unsqueeze(0))
+        combined, _ = self.combine(torch.cat(encoded).unsqueeze(0))
+        self.classifier(combined)
 
 
 def _pair(value: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
-from foveate.backbones import Normalise, build_network, feature_size
+from foveate.backbones import Normalise, feature_size
 from foveate.geometry import Grid
 from foveate.glimpses import GlimpseReader
 from foveate.layers import initialise_fan_out, initialise_glorot
@@ -42,7 +42,7 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
     def __init__(self, config: WholeImageConfig, *, pretrained: bool = False) -> None:
         super().__init__()
         self.config = config
-        self.network = build_network(config.backbone, in_chans=config.in_chans, pretrained=pretrained)
+        self.network = config.build_network(pretrained=pretrained)
         self.normalise = Normalise(config.mean, config.std)
         features = feature_size(self.network)
         self.classifier = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(features, config.num_classes))
@@ -61,7 +61,8 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
         )
         features = levels[0].features  # (B, 1, D)
         walk = Walk(levels=levels, weights=features.new_ones(features.shape[:2]), cost=cost)
-        return Prediction(logits=self.classifier(features.squeeze(1)), walk=walk)
+        combined = features.squeeze(1)
+        return Prediction(logits=self.classifier(combined), walk=walk, combined=combined)
 
     def look(self, images: Tensor, _positions: Tensor, _decide: bool) -> Look:
         """Images (B, C, H, W) -> features (B, D)."""
