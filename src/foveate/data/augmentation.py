@@ -1,7 +1,7 @@
 """The augmentations that TNet's authors trained with, reproduced op by op; images are (channels, H, W) in [0, 1].
 
 They are what TensorFlow's image ops compute, which differ from torchvision's of the same names: kernels are not
-stretched when an image shrinks, bicubic has another parameter, and contrast and saturation are not clipped on the way.
+stretched when an image shrinks, bicubic has another parameter, contrast and saturation are not clipped on the way.
 """
 
 from __future__ import annotations
