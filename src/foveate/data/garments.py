@@ -1,7 +1,7 @@
 """The demo set: large scenes with one garment among fragments of others, drawn when they are asked for.
 
-The garments are a part of Fashion-MNIST (Copyright 2017 Zalando SE, MIT licence): 400 of each class for training, 100 for
-testing. Which garment a scene shows is its label; where it lies is known, for evaluation only.
+The garments are a part of Fashion-MNIST (Copyright 2017 Zalando SE, MIT licence): 400 of each class for training, 100
+for testing. Which one a scene shows is its label; where it lies is known, for evaluation only.
 """
 
 from __future__ import annotations
