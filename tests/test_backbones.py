@@ -122,8 +122,17 @@ def test_small_passes_give_the_same() -> None:
 
 
 @pytest.mark.gradients
-def test_training_takes_all_glimpses_in_one_pass() -> None:
+def test_with_gradients_all_glimpses_go_in_one_pass() -> None:
     assert pass_size(torch.empty(64, 3, 224, 224)) == 64
+
+
+def test_in_training_a_level_is_one_pass_even_without_gradients() -> None:
+    backbone = Backbone(Plain(), LocationMap(layer="layer2", channels=2, rows=(0,), columns=(0,))).train()
+    calls = []
+    backbone.network.register_forward_hook(lambda _m, args, _o: calls.append(len(args[0])))
+    backbone(torch.randn(9, 1, 300, 300))
+    backbone.eval()(torch.randn(9, 1, 300, 300))
+    assert calls == [9, 2, 2, 2, 2, 1]
 
 
 def test_pixels_are_normalised_as_the_network_was_trained() -> None:

@@ -63,14 +63,17 @@ def test_impossible_settings_are_refused_before_anything_is_measured() -> None:
         benchmark.run("bagnet77", "bagnet77", [Setting(image=64, locations=())], batch=1, repeats=1)
 
 
-def test_every_published_model_has_its_usual_comparison() -> None:
-    for name, baseline in (
-        ("tnet_fmow", "efficientnet_b0"),
-        ("tnet_b3", "efficientnet_b3"),
-        ("tnet_imagenet", "bagnet77"),
-    ):
-        assert benchmark.usual_baseline(name) == baseline
+def test_the_usual_comparison_is_the_models_own(tmp_path: Path) -> None:
     assert [s.image for s in benchmark.usual_settings("tnet_fmow")] == [448, 896]
+    foveate.save(foveate.create_model("tnet_imagenet", num_classes=3), tmp_path)
+    assert benchmark.usual_settings(str(tmp_path)) == [Setting(image=224, locations=(3,))]
+    assert benchmark._open_whole(str(tmp_path)).config.backbone == "bagnet77"
+    assert [case.model for case in benchmark.plan("a", "b", [Setting(image=1, locations=())], 1)] == [
+        "a",
+        "a",
+        "b",
+        "b",
+    ]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import foveate
 from foveate import checkpoints
 from foveate.checkpoints import load_weights, tensorflow_names
 from foveate.models import PRESETS, TNet, WholeImage
-from foveate.tensor_bundle import BadCheckpointError
+from foveate.weights import BadCheckpointError
 from tests.official import assert_close, fill, golden, images
 
 TINY = {"backbone": "test_resnet.r160_in1k", "base": 64, "num_classes": 3}
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_named(checkpoint: Path) -> None:
     assert "feature_extraction/logits_layer/linear/kernel (1280, 200) instead of (1280, 62)" in message
     with pytest.raises(BadCheckpointError, match=r"missing: .*part3_block3/expand/conv2d/kernel"):
         foveate.from_tensorflow(checkpoint, "tnet_b1", num_classes=200)
-    with pytest.raises(ValueError, match="model must be one of tnet, tnet_imagenet"):
+    with pytest.raises(ValueError, match="model must be one of tnet_imagenet, tnet_fmow"):
         foveate.from_tensorflow(checkpoint, "tnet_b9", num_classes=200)
 
 
@@ -65,6 +65,8 @@ def test_a_model_that_was_never_published_has_no_official_names(checkpoint: Path
     model = foveate.create_model("tnet", **TINY)
     with pytest.raises(ValueError, match="must be one that was published in TensorFlow, got tnet"):
         load_weights(model, checkpoint)
+    with pytest.raises(ValueError, match="model must be one of tnet_imagenet"):
+        foveate.from_tensorflow(checkpoint, "tnet", num_classes=200)
 
 
 def test_class_orders_are_kept(checkpoint: Path, tmp_path: Path) -> None:
@@ -116,6 +118,26 @@ def test_the_hubs_own_methods_read_and_write_the_same_files(
     assert hasattr(again, "push_to_hub")
 
 
+@pytest.mark.parametrize(("name", "kind"), [("tnet", TNet), ("whole_image", WholeImage)])
+def test_the_hubs_own_methods_are_strict_and_never_unpickle(
+    name: str, kind: type[TNet] | type[WholeImage], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foveate.save(foveate.create_model(name, **TINY), tmp_path)
+    kind.from_pretrained(tmp_path)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="strict must be True"):
+        kind.from_pretrained(tmp_path, strict=False)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    del tensors["classifier.1.weight"]
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(BadCheckpointError, match=r"1 missing: classifier\.1\.weight"):
+        kind.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="weights must be in"):
+        kind.from_pretrained(tmp_path)
+
+
 def test_a_save_that_fails_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = (foveate.create_model("tnet", **TINY).eval() for _ in range(2))
     foveate.save(old, tmp_path)
@@ -153,6 +175,8 @@ def test_damaged_folders_are_refused_in_one_sentence(tmp_path: Path) -> None:
             "architecture must be one of tnet, whole_image, got 'other'",
         ),
         (json.dumps(values | {"gird": 5}), "got also gird"),
+        (json.dumps(values | {"grid": None}), "config.json must hold a TNetConfig's values"),
+        (json.dumps(values | {"location_map": {"layer": "x"}}), "config.json must hold a TNetConfig's values"),
     ):
         config.write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -24,6 +24,7 @@ def test_orders_belong_to_published_models() -> None:
     assert "minus 1" in published_order("tnet_b3", 200)[1]
     assert "first image" in published_order("tnet_b3", 555)[1]
     assert published_order("tnet_b3", 17) == (None, "")
+    assert published_order("bagnet77", 200) == published_order("tnet_fmow", 555) == (None, "")
 
 
 @pytest.fixture

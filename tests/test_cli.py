@@ -74,6 +74,12 @@ def test_info_tells_machines_the_same(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert best["map"] == told["location_map"]
 
 
+def test_a_grid_may_be_one_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("info", "tnet", "--backbone", "resnet18", "--grid", "4", "--json")
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    assert len(json.loads(capsys.readouterr().out)["location_map"]["rows"]) == 4
+
+
 def test_convert_writes_a_model(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +129,8 @@ def test_demo_draws_a_walk(
         (["info", "tnet_b9"], "got 'tnet_b9'; did you mean"),
         (["info", "tnet_b0", "--locations", "a"], "locations must be whole numbers joined by ',', got 'a'"),
         (["info", "tnet_b0", "--locations", "26"], "from 0 to the grid's 25 cells"),
+        (["info", "tnet_b0", "--grid", ""], "grid must be a number of cells a side or ROWSxCOLUMNS, got ''"),
+        (["info", "tnet_b0", "--cell", "0"], "cell must be a fraction"),
         (["info", "tnet_b0", "--image", "0"], "image must be a side in pixels or WIDTHxHEIGHT, got '0'"),
         (["info", "bagnet77", "--locations", "2"], "locations must be () for a model of the whole image, got (2,)"),
         (["bench", "tnet_fmow", "--at", "896"], "--at must be IMAGE:LOCATIONS such as 896:2,1, got '896'"),

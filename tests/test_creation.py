@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import timm
 import torch
@@ -58,9 +59,13 @@ def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -
         return original(name, **options)
 
     monkeypatch.setattr(timm, "create_model", create)
-    foveate.create_model("tnet_b0", num_classes=2, pretrained=True)
-    assert asked == [("tf_efficientnet_b0", True)]
-    assert timm.get_pretrained_cfg("tf_efficientnet_b0").tag == "ns_jft_in1k"
+    for size in range(5):
+        foveate.create_model(f"tnet_b{size}", num_classes=2, pretrained=True)
+    assert asked == [(f"tf_efficientnet_b{size}.ns_jft_in1k", True) for size in range(5)]
+
+
+def test_no_test_reaches_for_a_hub() -> None:
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def test_open_model_takes_names_and_folders(tmp_path: Path) -> None:

@@ -80,9 +80,10 @@ def test_exact_children_may_see_the_whole_image() -> None:
 def test_one_imagenet_location_covers_what_the_paper_says() -> None:
     grid = Grid(rows=5, columns=5, cell=(0.34375, 0.34375))
     cell = grid.regions(Region.whole((224, 224)), [12])[0]
-    width, height = grid.canvas(224, 224)
-    assert (width, height) == (225, 225)
-    assert cell.width * cell.height / (width * height) == pytest.approx(0.1171, abs=5e-5)
+    x, _ = grid.axes(224, 224)
+    side = 4 * x.stride + x.length  # of the padded canvas, on which the paper measures
+    assert side == 225
+    assert cell.width * cell.height / side**2 == pytest.approx(0.1171, abs=5e-5)
 
 
 @pytest.mark.parametrize(("cells", "share"), [([4], 0.25), ([0, 1], 0.375), ([0, 4], 0.4375), ([0, 8], 0.5)])
@@ -118,6 +119,7 @@ def test_intersection_counts_pixels(a: tuple[int, ...], b: tuple[int, ...]) -> N
     ("wrong", "message"),
     [
         ({"rows": 0}, "at least 1 row"),
+        ({"rows": 2.0}, "at least 1 row"),
         ({"cell": (0.5, 1.2)}, "fraction"),
         ({"cell": (0, 0.5)}, "fraction"),
         ({"convention": "other"}, "convention must be one of"),

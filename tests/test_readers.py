@@ -37,6 +37,35 @@ def test_sixteen_bits_keep_their_depth(tmp_path: Path) -> None:
     )
 
 
+def test_channels_can_be_asked_for(tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (6, 9), dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    for name in ("grey.png", "deep.png"):
+        colour = pixels(open_image(tmp_path / name, channels=3))
+        assert colour.shape == (3, 6, 9)
+        torch.testing.assert_close(colour[2], torch.from_numpy(grey.astype(np.float32)) / 255 * 2 - 1)
+    Image.fromarray(np.stack([grey] * 3, -1)).save(tmp_path / "colour.png")
+    assert pixels(open_image(tmp_path / "colour.png", channels=1)).shape == (1, 6, 9)
+    with pytest.raises(ValueError, match="channels must be 1 or 3"):
+        open_image(tmp_path / "grey.png", channels=4)
+
+
+def test_what_would_be_destroyed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big_endian = np.array([[1000, 40000, 65535]], dtype=">u2")
+    Image.frombytes("I;16B", (3, 1), big_endian.tobytes()).save(tmp_path / "motorola.tif")
+    wanted = torch.tensor([1000, 40000, 65535]) / 65535 * 2 - 1
+    torch.testing.assert_close(pixels(open_image(tmp_path / "motorola.tif"))[0, 0], wanted)
+    for mode, dtype in (("I", np.int32), ("F", np.float32)):
+        Image.fromarray(np.array([[1000, 70000]], dtype=dtype)).save(tmp_path / "wide.tif")
+        with pytest.raises(ValueError, match=f"must have 8 or 16 bits a channel, got Pillow's mode {mode}"):
+            open_image(tmp_path / "wide.tif")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    Image.new("L", (9, 9)).save(tmp_path / "bomb.png")
+    with pytest.raises(ValueError, match="must be small enough to be decoded whole"):
+        open_image(tmp_path / "bomb.png")
+
+
 def test_orientation_is_respected(tmp_path: Path) -> None:
     picture = Image.new("RGB", (9, 6))
     exif = picture.getexif()

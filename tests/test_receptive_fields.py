@@ -87,6 +87,23 @@ def test_branches_are_left_out() -> None:
     assert "layer2.0" in fields
 
 
+class Shared(nn.Module):
+    """One activation, used at two sizes: its output is not one map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, stride=2)
+        self.second = nn.Conv2d(4, 4, 3, stride=2)
+        self.activate = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activate(self.second(self.activate(self.first(x)))).mean((2, 3))
+
+
+def test_modules_that_are_used_twice_are_left_out() -> None:
+    assert set(by_layer(Shared(), 64)) == {"first", "second"}
+
+
 def test_the_network_is_left_as_it_was() -> None:
     network = timm.create_model("resnet18", num_classes=0).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}

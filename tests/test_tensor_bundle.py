@@ -7,7 +7,8 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from foveate.tensor_bundle import FOOTER, MAGIC, BadCheckpointError, TensorBundle, find_prefix
+from foveate.tensor_bundle import FOOTER, MAGIC, TensorBundle, find_prefix
+from foveate.weights import BadCheckpointError
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -128,8 +129,15 @@ def test_every_cut_of_the_index_is_noticed(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(BadCheckpointError, match=r"must be (the index|a whole index)"):
+        with pytest.raises(BadCheckpointError, match=r"must be the index"):
             TensorBundle(path)
+    footer, noticed = whole[-FOOTER:], 0
+    for length in range(len(whole) - FOOTER):  # what was lost lies in the middle
+        path.write_bytes(whole[:length] + footer)
+        with pytest.raises(BadCheckpointError) as caught:
+            TensorBundle(path)
+        noticed += "one that breaks off" in str(caught.value)
+    assert noticed > 0
 
 
 def test_damaged_data_is_noticed(tmp_path: Path) -> None:

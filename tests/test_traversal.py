@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -160,7 +161,18 @@ def test_exact_cells_are_read_between_pixels() -> None:
 
 @pytest.mark.parametrize(
     ("given", "checked"),
-    [((), ()), (3, (3,)), (0, ()), ((0,), ()), ((2, 1), (2, 1)), ([2, 0], (2,)), ((25,), (25,))],
+    [
+        ((), ()),
+        (3, (3,)),
+        (np.int64(2), (2,)),
+        ((np.int64(2),), (2,)),
+        (torch.tensor([2, 1]), (2, 1)),
+        (0, ()),
+        ((0,), ()),
+        ((2, 1), (2, 1)),
+        ([2, 0], (2,)),
+        ((25,), (25,)),
+    ],
 )
 def test_locations_are_settled(given: object, checked: tuple[int, ...]) -> None:
     assert check_locations(given, 25) == checked
@@ -172,6 +184,8 @@ def test_locations_are_settled(given: object, checked: tuple[int, ...]) -> None:
         ((26,), r"from 0 to the grid's 25 cells, got \(26,\)"),
         ((-1,), "from 0 to the grid's 25"),
         ((1.5,), "whole numbers"),
+        (True, "whole numbers"),
+        ((None,), "whole numbers"),
         ((0, 2), "must not continue after a level that opens 0 cells"),
         ("2", "whole numbers"),
     ],

@@ -14,6 +14,7 @@ from timm.models.efficientnet import EfficientNet
 from torch import Tensor, nn
 
 from foveate.geometry import Grid
+from foveate.layers import initialise_fan_out
 from foveate.receptive_fields import Field, LayerField, receptive_fields
 
 # The effective receptive field is smaller than the theoretical one; this is the share of its side that counts.
@@ -74,6 +75,8 @@ def build_network(name: str, *, in_chans: int, pretrained: bool = False, **dropp
     for part in network.modules():
         if isinstance(part, nn.BatchNorm2d) and part.eps == 1e-3:
             part.momentum = 0.01  # TensorFlow's constants come together; timm sets only the epsilon
+    if name.startswith("tf_efficientnet") and not pretrained:
+        initialise_fan_out(network)  # as TensorFlow does: timm does not cut the normal distribution off
     return network
 
 
@@ -96,7 +99,7 @@ def feature_size(network: nn.Module) -> int:
 
 
 def pass_size(glimpses: Tensor) -> int:
-    """How many glimpses go through the network together: all, but for inference on a CPU a cacheful.
+    """How many glimpses go through the network together: all, but for inference on a CPU a few.
 
     There many small passes are about twice as fast as one large one, and need a fraction of its memory.
     """
@@ -131,11 +134,25 @@ class Backbone(nn.Module):
 
     def _keep_map(self, _layer: nn.Module, _args: object, output: Tensor) -> None:
         # By thread, so that one model can serve several at a time.
-        self._maps[threading.get_ident()] = output[:, :, self.location_map.rows][..., self.location_map.columns]
+        chosen = self.location_map
+        height, width = max(chosen.rows) + 1, max(chosen.columns) + 1
+        if (
+            output.ndim != 4
+            or output.shape[1] != chosen.channels
+            or output.shape[2] < height
+            or output.shape[3] < width
+        ):
+            raise ValueError(
+                f"location map {chosen.layer} must have {chosen.channels} channels and at least {height} x {width} "
+                f"pixels, got {tuple(output.shape[1:])}"
+            )
+        self._maps[threading.get_ident()] = output[:, :, chosen.rows][..., chosen.columns]
 
     def forward(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
         """(N, C, h, w) -> features (N, D) and the location map (N, channels, rows, columns)."""
-        passes = [self._pass(part) for part in glimpses.split(pass_size(glimpses))]
+        # In training a level is one pass: batch norm must see all of it.
+        size = max(1, len(glimpses)) if self.training else pass_size(glimpses)
+        passes = [self._pass(part) for part in glimpses.split(size)]
         features, maps = zip(*passes, strict=True)
         return torch.cat(features), torch.cat(maps)
 
@@ -185,7 +202,8 @@ def choose_location_map(network: nn.Module, *, in_chans: int, base: int, grid: G
     if not found:
         raise ValueError(
             f"backbone must have a convolutional layer with one pixel for each cell of the {grid.rows} x "
-            f"{grid.columns} grid at {base} x {base} px, got none: use a larger base, a coarser grid or a CNN"
+            f"{grid.columns} grid at {base} x {base} px, got none: use a larger base, a coarser grid, another "
+            "backbone, or give location_map"
         )
     best = best_candidate(found)
     if best.overlap < LEAST_OVERLAP:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foveate.backbones import pass_size
 from foveate.creation import open_model
-from foveate.models import Model, TNet, WholeImage
+from foveate.models import Model, TNet, WholeImage, WholeImageConfig
 from foveate.traversal import check_locations, glimpses_per_level
 
 Kind = Literal["walk", "limit", "whole", "whole, one by one"]
@@ -80,7 +80,7 @@ class Result:
 
 def run(
     model: str,
-    baseline: str,
+    baseline: str | None,
     settings: Sequence[Setting],
     *,
     batch: int,
@@ -88,8 +88,9 @@ def run(
     advance: Callable[[str], None] = lambda _what: None,
 ) -> Result:
     """Times all cases in turn, ``repeats`` times over, then takes the memory of each in a process of its own."""
+    opened = _open_tnet(model)
     for setting in settings:
-        check_setting(model, setting)
+        check_locations(setting.locations, opened.grid.cells)
     rows = measure(plan(model, baseline, settings, batch), repeats=repeats, advance=advance)
     return Result(
         rows=tuple(rows), ratios=tuple(ratios(rows)), threads=torch.get_num_threads(), torch=torch.__version__
@@ -97,27 +98,24 @@ def run(
 
 
 def usual_settings(name: str) -> list[Setting]:
-    """The resolutions and locations at which the paper reports a model."""
-    if name == "tnet_fmow":
+    """The resolutions and locations at which the paper reports a model, by its name or its saved folder."""
+    config = _open_tnet(name).config
+    if config.name == "tnet_fmow":
         return [Setting(image=448, locations=(2,)), Setting(image=896, locations=(2, 1))]
-    if name == "tnet_imagenet":
-        return [Setting(image=224, locations=(3,))]
-    return [Setting(image=448, locations=(5,))]
+    if config.name.startswith("tnet_b"):
+        return [Setting(image=448, locations=(5,))]
+    # The size at which cells are read pixel by pixel.
+    return [Setting(image=round(config.base / min(config.cell)), locations=config.locations or ())]
 
 
-def usual_baseline(name: str) -> str:
-    """The whole-image network that a model is compared with."""
-    known = {"tnet_imagenet": "bagnet77", "tnet_fmow": "efficientnet_b0"}
-    return known.get(name, name.replace("tnet", "efficientnet") if name.startswith("tnet_b") else "whole_image")
-
-
-def plan(model: str, baseline: str, settings: Sequence[Setting], batch: int) -> list[Case]:
-    """All cases of a run."""
+def plan(model: str, baseline: str | None, settings: Sequence[Setting], batch: int) -> list[Case]:
+    """All cases of a run. Without a baseline, the model's own backbone is run on whole images."""
+    against = baseline or model
     kinds: list[tuple[Kind, str]] = [
         ("walk", model),
         ("limit", model),
-        ("whole", baseline),
-        ("whole, one by one", baseline),
+        ("whole", against),
+        ("whole, one by one", against),
     ]
     return [Case(kind=kind, model=name, setting=setting, batch=batch) for setting in settings for kind, name in kinds]
 
@@ -186,21 +184,37 @@ def _prepare(case: Case) -> Callable[[], Any]:
     """What to run for a case, on its own images."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    model: Model = open_model(case.model).eval()
     setting = case.setting
     if case.kind == "limit":
-        if not isinstance(model, TNet):
-            raise ValueError(f"model must be a TNet to have a limit, got {case.model}")
+        model = _open_tnet(case.model)
         count = case.batch * sum(glimpses_per_level(setting.locations))
         shape = (count, model.config.in_chans, model.config.base, model.config.base)
         tiles = _noise(shape, generator)
         return lambda: _bare(model, tiles)
-    images = _noise((case.batch, model.config.in_chans, setting.image, setting.image), generator)
+    looker: Model = _open_tnet(case.model) if case.kind == "walk" else _open_whole(case.model)
+    images = _noise((case.batch, looker.config.in_chans, setting.image, setting.image), generator)
     if case.kind == "walk":
-        return lambda: model(images, locations=setting.locations)
+        return lambda: looker(images, locations=setting.locations)
     if case.kind == "whole":
-        return lambda: model(images)
-    return lambda: [model(image) for image in images.split(1)]
+        return lambda: looker(images)
+    return lambda: [looker(image) for image in images.split(1)]
+
+
+def _open_tnet(name: str) -> TNet:
+    model = open_model(name).eval()
+    if not isinstance(model, TNet):
+        raise ValueError(f"model must be a TNet, got {name}, which looks at whole images")
+    return model
+
+
+def _open_whole(name: str) -> WholeImage:
+    """A model of whole images, or that on a TNet's own backbone."""
+    model = open_model(name).eval()
+    if isinstance(model, WholeImage):
+        return model
+    config = model.config
+    shared = {part: getattr(config, part) for part in ("num_classes", "backbone", "in_chans", "mean", "std")}
+    return WholeImage(WholeImageConfig(**shared)).eval()
 
 
 def _noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -234,11 +248,3 @@ def _peak_so_far() -> float:
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
-def check_setting(model: str, setting: Setting) -> None:
-    """Refuses locations that the model's grid has not."""
-    made = open_model(model)
-    if isinstance(made, WholeImage):
-        raise ValueError(f"model must be a TNet, got {model}, which looks at whole images")
-    check_locations(setting.locations, made.grid.cells)

@@ -14,23 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from foveate.class_orders import published_order
-from foveate.models import PRESETS, Config, Model, TNet, build, config_from
-from foveate.tensor_bundle import BadCheckpointError, TensorBundle
+from foveate.models import GENERIC, PRESETS, Config, Model, TNet, build, config_from
+from foveate.tensor_bundle import TensorBundle
+from foveate.weights import WEIGHTS, BadCheckpointError, differences, load_strictly, read_safetensors
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 
 
 def save(model: Model, folder: str | Path) -> None:
-    """Writes ``config.json`` and ``model.safetensors``. A save that fails leaves what was there as it was."""
+    """Writes ``config.json`` and ``model.safetensors``.
+
+    Both are written aside first, so a save that fails leaves what was there; they are moved into place one by one.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = json.dumps(dataclasses.asdict(model.config), indent=2)
-    # Written aside and moved into place: a reader never meets half a file.
     aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
@@ -48,7 +50,7 @@ def load(folder: str | Path) -> Model:
     """The model that ``save`` wrote, ready for inference."""
     folder = Path(folder)
     model = build(read_config(folder))
-    _load_strictly(model, _read_safetensors(folder / WEIGHTS), str(folder))
+    load_strictly(model, read_safetensors(folder / WEIGHTS), str(folder))
     return model.eval()
 
 
@@ -75,9 +77,9 @@ def load_weights(model: Model, path: str | Path) -> None:
     if path.is_dir() and (path / WEIGHTS).is_file():
         path = path / WEIGHTS
     if path.suffix == ".safetensors":
-        tensors = _read_safetensors(path)
+        tensors = read_safetensors(path)
         if "classifier.1.weight" in tensors:
-            _load_strictly(model, tensors, str(path))
+            load_strictly(model, tensors, str(path))
         else:
             _load_backbone(model, tensors, str(path))
     elif path.suffix in (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl"):
@@ -86,41 +88,12 @@ def load_weights(model: Model, path: str | Path) -> None:
         load_tensorflow(model, path)
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"weights must be in {path}, got no such file")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise BadCheckpointError(f"{path} must be a safetensors file, got {error}") from error
-
-
 def _load_backbone(model: Model, tensors: Mapping[str, Tensor], where: str) -> None:
     network = model.backbone.network if isinstance(model, TNet) else model.network
-    kept = {name: value for name, value in tensors.items() if not name.startswith(("classifier.", "fc.", "head.fc"))}
-    _load_strictly(network, kept, where)
-
-
-def _load_strictly(module: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    wanted = module.state_dict()
-    problems = _differences(
-        {name: tuple(value.shape) for name, value in wanted.items()},
-        {name: tuple(value.shape) for name, value in tensors.items()},
-    )
-    if problems:
-        raise BadCheckpointError(f"{where} must fit the model, got {problems}")
-    module.load_state_dict(tensors)
-
-
-def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> str:
-    """Every tensor that is missing, unexpected or of another shape, in words; empty when there is none."""
-    bent = [f"{n} {got[n]} instead of {wanted[n]}" for n in wanted if n in got and got[n] != wanted[n]]
-    parts = {
-        "missing": [name for name in wanted if name not in got],
-        "unexpected": [name for name in got if name not in wanted],
-        "mis-shaped": bent,
-    }
-    return "; ".join(f"{len(names)} {kind}: {', '.join(names)}" for kind, names in parts.items() if names)
+    head = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
+    heads = tuple(f"{part}." for part in ((head,) if isinstance(head, str) else head))
+    kept = {name: value for name, value in tensors.items() if not (heads and name.startswith(heads))}
+    load_strictly(network, kept, where)
 
 
 # --- TensorFlow ------------------------------------------------------------------------------------------
@@ -188,8 +161,9 @@ def from_tensorflow(
 
     Its configuration keeps the order of classes that the checkpoint assumes, and the names where they are known.
     """
-    if name not in PRESETS:
-        raise ValueError(f"model must be one of {', '.join(PRESETS)}, got {name!r}")
+    published = [known for known in PRESETS if known not in GENERIC]
+    if name not in published:
+        raise ValueError(f"model must be one of {', '.join(published)}, got {name!r}")
     known, order = published_order(name, num_classes)
     model = build(PRESETS[name](num_classes=num_classes, class_names=class_names or known, class_order=order))
     load_tensorflow(model, prefix)
@@ -202,7 +176,7 @@ def load_tensorflow(model: Model, prefix: str | Path) -> None:
     found = {key.removesuffix(_SUFFIX).replace(".S", "/"): key for key in bundle.entries if not _IGNORED.search(key)}
     wanted = model.state_dict()
     names = tensorflow_names(model)
-    problems = _differences(
+    problems = differences(
         {names[key]: tensorflow_shape(names[key], wanted[key]) for key in names},
         {name: _squeezed(bundle.entries[key].shape) for name, key in found.items()},
     )

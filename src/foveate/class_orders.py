@@ -20,6 +20,8 @@ def published_order(name: str, num_classes: int) -> tuple[tuple[str, ...] | None
         return tuple(imagenet.index_to_description(i) for i in range(1000)), "ImageNet's synsets, sorted"
     if num_classes == 62 and name in ("tnet_fmow", "efficientnet_b0"):
         return FMOW, "fMoW's categories in alphabetical order, but impoverished_settlement at 42"
+    if not name.startswith(("tnet_b", "efficientnet_b")):
+        return None, ""
     if num_classes == 200:
         return None, "CUB-200-2011's class number minus 1"
     if num_classes == 555:

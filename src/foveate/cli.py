@@ -79,7 +79,7 @@ def info(
         "num_classes": num_classes,
         "backbone": backbone,
         "base": base,
-        "grid": _numbers(grid, "grid") if grid else None,
+        "grid": _grid(grid) if grid is not None else None,
         "cell": cell,
         "in_chans": in_chans,
     }
@@ -135,7 +135,9 @@ def convert(
 def bench(
     model: Annotated[str, typer.Argument(help="A TNet by name, or a saved model's folder.")] = "tnet_fmow",
     at: Annotated[list[str] | None, typer.Option(help="IMAGE:LOCATIONS, e.g. 896:2,1. Repeat for several.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="Whole-image model to compare with.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Whole-image model to compare with; its own backbone if left out.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 16,
     repeats: Annotated[int, typer.Option(help="Timed repetitions; the median is reported.", min=1)] = 5,
     as_json: AsJson = False,
@@ -153,7 +155,7 @@ def bench(
     with _progress("starting", total) as advance:
         result = benchmark.run(
             model,
-            baseline or benchmark.usual_baseline(model),
+            baseline,
             settings,
             batch=batch,
             repeats=repeats,
@@ -238,6 +240,13 @@ def _numbers(text: str, name: str, *, separator: str = "x") -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(separator)) if text.strip() else ()
     except ValueError:
         raise ValueError(f"{name} must be whole numbers joined by '{separator}', got {text!r}") from None
+
+
+def _grid(text: str) -> int | tuple[int, ...]:
+    counts = _numbers(text, "grid")
+    if len(counts) not in (1, 2):
+        raise ValueError(f"grid must be a number of cells a side or ROWSxCOLUMNS, got {text!r}")
+    return counts[0] if len(counts) == 1 else counts
 
 
 def _size(text: str) -> tuple[int, int]:

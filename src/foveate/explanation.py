@@ -25,11 +25,13 @@ def overlay(source: ImageSource, walk: Walk, *, index: int = 0, longest_side: in
     for depth, level in enumerate(walk.levels[1:]):
         colour = COLOURS[depth % len(COLOURS)]
         for box in level.boxes[index].tolist():
-            left, top, w, h = (value * scale for value in box)
-            corner = (min(left + w, size[0]) - 1, min(top + h, size[1]) - 1)
-            draw.rectangle((max(left, 0), max(top, 0), *corner), outline=colour, width=width)
-            at = (max(left, 0) + 2 * width, max(top, 0) + width)
-            draw.text(at, f"{weights.pop(0):.2f}", fill=colour, font=font, stroke_width=2, stroke_fill="black")
+            weight, seen = weights.pop(0), Region.of(box).visible(source.size)
+            if seen is None:  # a cell in the blank border of a tiny image
+                continue
+            left, top, right, bottom = (value * scale for value in seen)
+            draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=width)
+            at = (left + 2 * width, top + width)
+            draw.text(at, f"{weight:.2f}", fill=colour, font=font, stroke_width=2, stroke_fill="black")
     return picture
 
 

@@ -120,7 +120,7 @@ class Grid:
     convention: Convention = "paper"
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.columns < 1:
+        if not all(isinstance(count, int) and count >= 1 for count in (self.rows, self.columns)):
             raise ValueError(f"grid must have at least 1 row and 1 column, got {self.rows} x {self.columns}")
         if not all(0 < fraction <= 1 for fraction in self.cell):
             raise ValueError(f"cell must be a fraction of the region in (0, 1], got {self.cell}")
@@ -136,14 +136,6 @@ class Grid:
         """The horizontal and the vertical layout of the cells in a region of this size."""
         lay = Axis.paper if self.convention == "paper" else Axis.exact
         return lay(width, self.columns, self.cell[1]), lay(height, self.rows, self.cell[0])
-
-    def canvas(self, width: float, height: float) -> tuple[float, float]:
-        """Width and height of the padded region that the cells span together with the region itself."""
-        x, y = self.axes(width, height)
-        return (
-            max(width, x.stride * (self.columns - 1) + x.length),
-            max(height, y.stride * (self.rows - 1) + y.length),
-        )
 
     def regions(self, parent: Region, cells: Iterable[int]) -> list[Region]:
         """The chosen cells of ``parent``, which are counted row by row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -95,7 +96,8 @@ def receptive_fields(network: nn.Module, example: Tensor) -> list[LayerField]:
         _mark(start, MapField(Field(0, 1, 1), Field(0, 1, 1)))
         network(start)
     found: dict[tuple[MapField, int, int], LayerField] = {}
-    for layer in (layer for layer, trace in seen if trace.carried_on()):
+    calls = Counter(layer.layer for layer, _ in seen)  # a module that is called twice has no one output
+    for layer in (layer for layer, trace in seen if trace.carried_on() and calls[layer.layer] == 1):
         known = found.get(key := (layer.field, layer.height, layer.width))
         if known is None or layer.layer.count(".") <= known.layer.count("."):
             found[key] = layer

@@ -23,7 +23,8 @@ FULL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0}
 class ImageSource(Protocol):
     """An image of any size that can be read piece by piece.
 
-    A source that cannot antialias may leave that keyword out: it is passed only when a model asks for it.
+    A source that cannot antialias may leave that keyword out, where types are not checked: it is passed only when a
+    model asks for it.
     """
 
     @property
@@ -37,9 +38,9 @@ class ImageSource(Protocol):
 
 
 def to_unit_range(pixels: Tensor) -> Tensor:
-    """Pixels as float32 in [-1, 1]: integers are scaled from their type's range, floats are taken as they are."""
+    """Pixels in [-1, 1]: integers are scaled from their type's range, floats are kept, in at least float32."""
     if pixels.is_floating_point():
-        return pixels.to(torch.float32)
+        return pixels.to(torch.promote_types(pixels.dtype, torch.float32))
     if pixels.dtype not in FULL_SCALE:
         raise ValueError(f"pixels must be float in [-1, 1], uint8 or uint16, got {pixels.dtype}")
     return pixels.to(torch.float32) / FULL_SCALE[pixels.dtype] * 2 - 1
@@ -108,7 +109,7 @@ def _cut(pixels: Tensor, frame: tuple[int, int, int, int], visible: Box | None) 
     """The pixels of ``frame``, zero where they cannot be seen."""
     left, top, right, bottom = frame
     if visible is None:
-        return pixels.new_zeros((pixels.shape[0], bottom - top, right - left), dtype=torch.float32)
+        return to_unit_range(pixels[:, :1, :1]).new_zeros(pixels.shape[0], bottom - top, right - left)
     x0, y0, x1, y1 = _whole_pixels(visible)
     seen = to_unit_range(pixels[:, y0:y1, x0:x1])
     margins = (x0 - left, right - x1, y0 - top, bottom - y1)

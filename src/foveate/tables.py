@@ -84,14 +84,15 @@ def _print_location_map(told: Description, chosen: LocationMap) -> None:
         out.print(f"chosen: {chosen.layer}, {pixels}: {rule}")
     else:
         would = f"{best.map.layer}, rows {','.join(map(str, best.map.rows))}" if best else "none"
-        out.print(f"chosen: {chosen.layer}, {pixels}: as published. By the rule it would be {would}: {rule}")
+        out.print(f"chosen: {chosen.layer}, {pixels}: given, not found. Found would be {would}: {rule}")
 
 
 def print_benchmark(result: Result) -> None:
     """All cases, and the figures that matter."""
     models = list(dict.fromkeys(row.case.model for row in result.rows))
     batch = result.rows[0].case.batch
-    table = Table(title=f"{models[0]} against {models[1] if len(models) > 1 else models[0]}, batches of {batch}")
+    against = models[1] if len(models) > 1 else "its backbone"
+    table = Table(title=f"{models[0]} against {against} on the whole image, batches of {batch}")
     for heading in ("", "px", "locations", "glimpses", "ms/image", "peak MB", "working"):
         table.add_column(heading, no_wrap=True)
     for row in result.rows:

@@ -16,13 +16,11 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from foveate.weights import BadCheckpointError
+
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
 NUMERIC = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 6: "i1", 9: "<i8", 10: "?", 17: "<u2", 19: "<f2"}
-
-
-class BadCheckpointError(ValueError):
-    """A checkpoint that cannot be read, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -65,11 +67,16 @@ class Prediction:
     combined: Tensor
 
 
-def check_locations(locations: int | Sequence[int], cells: int) -> tuple[int, ...]:
+def check_locations(locations: SupportsIndex | Sequence[SupportsIndex], cells: int) -> tuple[int, ...]:
     """How many cells to open in each region of each level, without trailing zeros; checked against the grid."""
-    counts = (locations,) if isinstance(locations, int) else tuple(locations)
-    if not all(isinstance(count, int) and 0 <= count <= cells for count in counts):
-        raise ValueError(f"locations must be whole numbers from 0 to the grid's {cells} cells, got {locations}")
+    refusal = f"locations must be whole numbers from 0 to the grid's {cells} cells, got {locations}"
+    try:
+        given = (locations,) if isinstance(locations, SupportsIndex) else tuple(locations)
+        counts = tuple(operator.index(count) for count in given)
+    except TypeError:
+        raise ValueError(refusal) from None
+    if any(isinstance(count, bool) for count in given) or not all(0 <= count <= cells for count in counts):
+        raise ValueError(refusal)
     while counts and counts[-1] == 0:
         counts = counts[:-1]
     if 0 in counts:

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from foveate import Prediction, TensorImage, create_model
 from foveate.models import TNet
@@ -238,12 +238,15 @@ def test_a_copy_keeps_its_own_maps(small: TNet) -> None:
     assert torch.equal(double(x, locations=(2,)).logits, wanted)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.bfloat16, 0.1)])
-def test_other_precisions(small: TNet, dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "locations", "tolerance"), [(torch.float64, (3, 1), 1e-5), (torch.bfloat16, 12, 0.1)]
+)
+def test_other_precisions(small: TNet, dtype: torch.dtype, locations: object, tolerance: float) -> None:
     x = torch.randn(1, 3, 100, 130)
-    wanted = small(x, locations=())
-    got = copy.deepcopy(small).to(dtype)(x, locations=())
+    wanted = small(x, locations=locations)
+    got = copy.deepcopy(small).to(dtype)(x.to(dtype), locations=locations)
     assert got.logits.dtype == dtype
+    assert torch.equal(got.walk.levels[-1].cells, wanted.walk.levels[-1].cells)
     assert_close(got.logits.float(), wanted.logits, tolerance)
 
 
@@ -273,10 +276,67 @@ def test_presets_keep_the_authors_pixels_until_the_geometry_changes() -> None:
     published = create_model("tnet_b1", num_classes=3).config.location_map
     assert published.rows == published.columns == (5, 9, 13, 17, 21)
     assert (published.layer, published.channels) == ("blocks.2.1", 40)
-    moved = create_model("tnet_b0", grid=(2, 3), cell=0.5, num_classes=3)
-    assert (len(moved.config.location_map.rows), len(moved.config.location_map.columns)) == (2, 3)
-    assert moved.config.locations == (5,)
+    moved = create_model("tnet_b0", grid=(2, 3), cell=0.5, num_classes=3).config
+    assert (len(moved.location_map.rows), len(moved.location_map.columns)) == (2, 3)
+    assert moved.locations == (5,)
     assert create_model("tnet_b0", grid=(1, 2), cell=0.5, num_classes=3).config.locations == (2,)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [{"base": 224}, {"grid": 5, "cell": 0.35}, {"grid": (5, 5)}, {"backbone": "tf_efficientnet_b0.ns_jft_in1k"}],
+)
+def test_saying_what_a_preset_says_changes_nothing(same: dict[str, object]) -> None:
+    assert create_model("tnet_b0", **same).config == create_model("tnet_b0").config
+
+
+def test_presets_on_another_backbone_take_its_normalisation() -> None:
+    config = create_model("tnet_b0", backbone="resnet18", num_classes=3).config
+    assert (config.name, config.grid, config.weighting) == ("tnet", (5, 5), True)
+    assert config.mean == (0.485, 0.456, 0.406)
+    assert config.location_map.layer.startswith("layer")
+    config = create_model("efficientnet_b0", backbone="resnet18", num_classes=3).config
+    assert (config.name, config.mean) == ("whole_image", (0.485, 0.456, 0.406))
+
+
+def test_models_begin_as_the_official_ones() -> None:
+    """Truncated at two sigma, widened to the right deviation: reference, 1.1 and 2.1 to 2.6."""
+    model = create_model("tnet_b0", num_classes=50)
+    kernels = [m.weight for m in model.backbone.network.modules() if isinstance(m, nn.Conv2d)]
+    for kernel in kernels:
+        std = (
+            2 / (kernel.shape[0] // (kernel.shape[0] if kernel.shape[1] == 1 else 1) * kernel[0, 0].numel())
+        ) ** 0.5
+        assert kernel.abs().max().item() <= 2.274 * std
+        if kernel.numel() > 5000:
+            assert kernel.std().item() == pytest.approx(std, rel=0.05)
+    scores = torch.cat([create_model("tnet_fmow").locate.score.weight.flatten() for _ in range(10)])
+    assert scores.std().item() == pytest.approx(2**0.5, rel=0.1)
+    assert 0.95 < model.weigh.score.weight.abs().max().item() <= 1
+    assert model.classifier[1].weight.abs().max().item() <= 1 / 50**0.5
+    bagnet = create_model("tnet_imagenet", num_classes=50)
+    for layer in (bagnet.backbone.network.stages.stage3[0].convolve, bagnet.locate.fuse, bagnet.classifier[1]):
+        fans = layer.weight[0].numel() + layer.weight[:, 0].numel()
+        assert layer.weight.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.05)
+        assert layer.weight.abs().max().item() <= 2.274 * (2 / fans) ** 0.5
+    for model in (model, bagnet):
+        assert model.locate.coordinates.height.weight.item() == 1
+        assert model.reward_baseline.item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": (1, 2)}, r"a row and a column for each of \(3, 4\), got \(2, 4\)"),
+        ({"channels": 7}, "must have 7 channels and at least"),
+        ({"rows": (0, 1, 99)}, "at least 100 x"),
+        ({"layer": "nowhere"}, "must name a layer of the backbone, got 'nowhere'"),
+    ],
+)
+def test_location_maps_that_do_not_fit_are_refused(small: TNet, change: dict[str, object], message: str) -> None:
+    wrong = dataclasses.replace(small.config.location_map, **change)
+    with pytest.raises(ValueError, match=message):
+        TNet(dataclasses.replace(small.config, location_map=wrong)).eval()(torch.randn(1, 3, 64, 64), locations=(1,))
 
 
 def test_the_chosen_map_is_kept_in_the_configuration(small: TNet) -> None:
@@ -291,6 +351,8 @@ def test_the_chosen_map_is_kept_in_the_configuration(small: TNet) -> None:
         ({"num_classes": 0}, "num_classes must be a whole number of at least 1, got 0"),
         ({"base": 1.5}, "base must be a whole number"),
         ({"grid": (1, 2, 3)}, r"one number or \(rows, columns\)"),
+        ({"grid": 5.0}, "grid must have at least 1 row"),
+        ({"grid": "55"}, "grid must have at least 1 row"),
         ({"cell": 2.0}, "fraction of the region"),
         ({"modules": "heavy"}, "modules must be one of"),
         ({"dropout": 1.0}, "dropout must be in"),

@@ -11,6 +11,7 @@ from foveate.models.whole_image import WholeImage, WholeImageConfig
 
 __all__ = [
     "CONFIGS",
+    "GENERIC",
     "PRESETS",
     "Config",
     "Model",
@@ -27,6 +28,8 @@ Model = TNet | WholeImage
 Config = TNetConfig | WholeImageConfig
 
 PRESETS: dict[str, Callable[..., Config]] = {**tnet.PRESETS, **whole_image.PRESETS}
+# Those that were never published: any backbone, any geometry.
+GENERIC = ("tnet", "whole_image")
 CONFIGS: dict[str, type[TNetConfig] | type[WholeImageConfig]] = {
     "tnet": TNetConfig,
     "whole_image": WholeImageConfig,
@@ -49,4 +52,7 @@ def config_from(values: Mapping[str, Any]) -> Config:
     unknown = sorted(set(values) - set(kind.__dataclass_fields__))
     if unknown:
         raise ValueError(f"config.json must hold a {kind.__name__}'s values, got also {', '.join(unknown)}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"config.json must hold a {kind.__name__}'s values, got {error}") from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import timm
-from torch import nn
+from torch import Tensor, nn
 
 from foveate.backbones import build_network
 
@@ -52,6 +52,11 @@ class ModelConfig:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def check_channels(self, pixels: Tensor) -> None:
+        """Refuses (N, C, h, w) with another number of channels than the model's."""
+        if pixels.shape[1] != self.in_chans:
+            raise ValueError(f"images must have {self.in_chans} channels, got {pixels.shape[1]}")
+
     def build_network(self, *, pretrained: bool) -> nn.Module:
         """The backbone's network, without classifier."""
         return build_network(
@@ -67,6 +72,11 @@ def check_count(name: str, value: object) -> None:
     """A whole number of at least 1, or a clear refusal."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def same_network(one: str, other: str) -> bool:
+    """Whether two of timm's names differ in the weights' tag only."""
+    return one.split(".")[0] == other.split(".")[0]
 
 
 def usual_normalisation(backbone: str, in_chans: int) -> dict[str, Any]:

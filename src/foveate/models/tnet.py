@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from foveate.backbones import Backbone, LocationMap, choose_location_map, feature_size
@@ -21,10 +20,11 @@ from foveate.layers import (
     initialise_glorot,
     policy,
 )
-from foveate.models.configuration import ModelConfig, check_count, usual_normalisation
+from foveate.models.configuration import ModelConfig, check_count, same_network, usual_normalisation
 from foveate.selection import Select, top_k
 from foveate.sources import ImageSource, as_sources
 from foveate.traversal import Look, Prediction, Walk, check_locations, glimpses_per_level, traverse
+from foveate.weights import HubModel
 
 Modules = Literal["light", "wide"]
 MODULES: tuple[Modules, ...] = ("light", "wide")
@@ -58,6 +58,10 @@ class TNetConfig(ModelConfig):
         self._settle(locations=check_locations(usual, cells))
         if isinstance(self.location_map, Mapping):
             self._settle(location_map=LocationMap(**self.location_map))
+        if self.location_map is not None:
+            shape = (len(self.location_map.rows), len(self.location_map.columns))
+            if shape != self.grid:
+                raise ValueError(f"location_map must have a row and a column for each of {self.grid}, got {shape}")
         check_count("base", self.base)
         if self.modules not in MODULES:
             raise ValueError(f"modules must be one of {MODULES}, got {self.modules!r}")
@@ -110,7 +114,7 @@ class WideLocation(nn.Module):
 
 class TNet(
     nn.Module,
-    PyTorchModelHubMixin,
+    HubModel,
     library_name="foveate",
     tags=["image-classification", "hard-attention"],
 ):
@@ -170,11 +174,15 @@ class TNet(
             levels = tuple(replace(level, logits=self.classifier(level.encoded)) for level in levels)
         return Prediction(logits=logits, walk=Walk(levels=levels, weights=weights, cost=cost), combined=combined)
 
+    @property
+    def anchor(self) -> Tensor:
+        """A tensor that says on which device and in which precision the model computes."""
+        return self.reward_baseline
+
     def look(self, glimpses: Tensor, positions: Tensor, decide: bool) -> Look:
         """Glimpses (N, C, base, base) at positions (N, 3) -> what is seen, and where to look next."""
-        if glimpses.shape[1] != self.config.in_chans:
-            raise ValueError(f"images must have {self.config.in_chans} channels, got {glimpses.shape[1]}")
-        features, maps = self.backbone(glimpses.to(self.reward_baseline))  # (N, D), (N, c, rows, columns)
+        self.config.check_channels(glimpses)
+        features, maps = self.backbone(glimpses.to(self.anchor))  # (N, D), (N, c, rows, columns)
         encoded = self.position(features, positions.to(features.device))
         if not decide:
             return Look(features=features, encoded=encoded)
@@ -200,7 +208,7 @@ class TNet(
         With no locations the location module is passed all the same, as in the paper's tables.
         """
         del image_size  # every glimpse is read at the base resolution
-        like = self.reward_baseline
+        like = self.anchor
         counts = glimpses_per_level(locations)
         encoded = []
         for depth, count in enumerate(counts):
@@ -241,9 +249,15 @@ def _published(
     literal = LocationMap(layer=layer, channels=channels, rows=pixels, columns=pixels)
 
     def preset(**options: Any) -> TNetConfig:
-        moved = {"backbone", "base", "grid", "cell"} & set(options)
-        fixed = {} if moved else {"location_map": literal, "locations": locations}
-        return TNetConfig(**{"name": name} | usual | fixed | options)
+        as_published: dict[str, Any] = {"name": name, "location_map": literal, "locations": locations} | usual
+        published = TNetConfig(**as_published)
+        backbone = options.get("backbone", published.backbone)
+        if not same_network(backbone, published.backbone):
+            # Another network: the published geometry and modules, but its own normalisation and location map.
+            return TNetConfig(**usual | usual_normalisation(backbone, options.get("in_chans", 3)) | options)
+        own = TNetConfig(**usual | options)
+        moved = any(getattr(own, part) != getattr(published, part) for part in ("base", "grid", "cell"))
+        return own if moved else TNetConfig(**as_published | options)
 
     preset.__doc__ = f"{name} as published."
     return preset
@@ -261,7 +275,7 @@ _OBJECTS = {
 
 
 def _bird(size: str, layer: str, channels: int, pixels: tuple[int, ...]) -> Callable[..., TNetConfig]:
-    usual = _BIRDS | {"backbone": f"tf_efficientnet_{size}"}
+    usual = _BIRDS | {"backbone": f"tf_efficientnet_{size}.ns_jft_in1k"}
     return _published(f"tnet_{size}", (layer, channels, pixels), (5,), usual)
 
 

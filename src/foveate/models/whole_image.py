@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from foveate.backbones import Normalise, feature_size
 from foveate.geometry import Grid
 from foveate.glimpses import GlimpseReader
 from foveate.layers import initialise_fan_out, initialise_glorot
-from foveate.models.configuration import ModelConfig, check_count, usual_normalisation
+from foveate.models.configuration import ModelConfig, check_count, same_network, usual_normalisation
 from foveate.selection import top_k
 from foveate.sources import ImageSource, as_sources
 from foveate.traversal import Look, Prediction, Walk, traverse
+from foveate.weights import HubModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class WholeImageConfig(ModelConfig):
             check_count("base", self.base)
 
 
-class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=["image-classification"]):
+class WholeImage(nn.Module, HubModel, library_name="foveate", tags=["image-classification"]):
     """A backbone and a linear classifier over the whole image: nothing is chosen, nothing is left out."""
 
     config: WholeImageConfig
@@ -66,8 +66,7 @@ class WholeImage(nn.Module, PyTorchModelHubMixin, library_name="foveate", tags=[
 
     def look(self, images: Tensor, _positions: Tensor, _decide: bool) -> Look:
         """Images (B, C, H, W) -> features (B, D)."""
-        if images.shape[1] != self.config.in_chans:
-            raise ValueError(f"images must have {self.config.in_chans} channels, got {images.shape[1]}")
+        self.config.check_channels(images)
         features = self.network(self.normalise(images.to(self.normalise.scale)))
         return Look(features=features, encoded=features)
 
@@ -93,6 +92,8 @@ def whole_image(**options: Any) -> WholeImageConfig:
 
 def _published(name: str, backbone: str) -> Callable[..., WholeImageConfig]:
     def preset(**options: Any) -> WholeImageConfig:
+        if not same_network(options.get("backbone", backbone), backbone):
+            return whole_image(**options)
         return WholeImageConfig(**{"name": name, "backbone": backbone} | options)
 
     preset.__doc__ = f"{name} as TNet's authors trained it: pixels in [-1, 1]."
@@ -102,5 +103,8 @@ def _published(name: str, backbone: str) -> Callable[..., WholeImageConfig]:
 PRESETS: dict[str, Callable[..., WholeImageConfig]] = {
     "whole_image": whole_image,
     "bagnet77": _published("bagnet77", "bagnet77"),
-    **{f"efficientnet_b{size}": _published(f"efficientnet_b{size}", f"tf_efficientnet_b{size}") for size in range(5)},
+    **{
+        f"efficientnet_b{size}": _published(f"efficientnet_b{size}", f"tf_efficientnet_b{size}.ns_jft_in1k")
+        for size in range(5)
+    },
 }
