@@ -106,10 +106,8 @@ def test_the_map_is_the_layers_output_at_its_rows_and_columns() -> None:
 
 
 def test_small_passes_give_the_same() -> None:
-    backbone = Backbone(
-        build_network("resnet18", in_chans=3).eval(),
-        LocationMap(layer="layer2", channels=128, rows=(0, 3), columns=(1, 2)),
-    )
+    chosen = LocationMap(layer="layer2", channels=128, rows=(0, 3), columns=(1, 2))
+    backbone = Backbone(build_network("resnet18", in_chans=3), chosen).eval()
     glimpses = torch.randn(11, 3, 224, 224)
     assert pass_size(glimpses) == CPU_PASS_PIXELS // 224**2 == 4
     calls = []

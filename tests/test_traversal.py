@@ -166,7 +166,6 @@ def test_exact_cells_are_read_between_pixels() -> None:
         (3, (3,)),
         (np.int64(2), (2,)),
         ((np.int64(2),), (2,)),
-        (torch.tensor([2, 1]), (2, 1)),
         (0, ()),
         ((0,), ()),
         ((2, 1), (2, 1)),

@@ -319,9 +319,9 @@ def test_models_begin_as_the_official_ones() -> None:
         fans = layer.weight[0].numel() + layer.weight[:, 0].numel()
         assert layer.weight.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.05)
         assert layer.weight.abs().max().item() <= 2.274 * (2 / fans) ** 0.5
-    for model in (model, bagnet):
-        assert model.locate.coordinates.height.weight.item() == 1
-        assert model.reward_baseline.item() == 0.5
+    for made in (model, bagnet):
+        assert made.locate.coordinates.height.weight.item() == 1
+        assert made.reward_baseline.item() == 0.5
 
 
 @pytest.mark.parametrize(
