@@ -24,6 +24,10 @@ from foveate.creation import open_model
 from foveate.models import Model, TNet, WholeImage, WholeImageConfig
 from foveate.traversal import check_locations, glimpses_per_level
 
+# One round at one setting, by the places of the kinds. Walk and limit differ by a few per cent and the machine drifts
+# by more: they take turns so that a steady drift cancels.
+ROUND = (0, 1, 1, 0, 0, 1, 1, 0, 2, 3)
+
 Kind = Literal["walk", "limit", "whole", "whole, one by one"]
 
 
@@ -47,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What was measured of a case: the median and all repetitions, and the memory of a process of its own."""
+    """What was measured of a case: the median of the rounds, all rounds, and the memory of a process of its own."""
 
     case: Case
     glimpses: int
@@ -126,13 +130,14 @@ def measure(cases: Sequence[Case], *, repeats: int, advance: Callable[[str], Non
     times: list[list[float]] = [[] for _ in cases]
     with torch.inference_mode():
         for round_ in range(repeats + 1):  # the first only warms up
-            order = range(len(cases)) if round_ % 2 else reversed(range(len(cases)))
-            for index in order:
+            this_round: list[list[float]] = [[] for _ in cases]
+            for index in _order(len(cases)):
                 advance(f"timing {cases[index].kind} at {cases[index].setting.image} px")
                 started = time.perf_counter()
                 runs[index]()
-                if round_:
-                    times[index].append((time.perf_counter() - started) * 1e3 / cases[index].batch)
+                this_round[index].append((time.perf_counter() - started) * 1e3 / cases[index].batch)
+            for kept, measured in zip(times, this_round, strict=True):
+                kept += [statistics.mean(measured)] if round_ else []
     del runs
     rows = []
     for case, taken in zip(cases, times, strict=True):
@@ -153,7 +158,13 @@ def measure(cases: Sequence[Case], *, repeats: int, advance: Callable[[str], Non
 
 def steps(settings: Sequence[Setting], repeats: int) -> int:
     """How often ``run`` calls ``advance``."""
-    return len(settings) * 4 * (repeats + 2)
+    return len(settings) * (len(ROUND) * (repeats + 1) + len(set(ROUND)))
+
+
+def _order(cases: int) -> list[int]:
+    """One round over all cases, setting by setting."""
+    kinds = len(set(ROUND))
+    return [first + kind for first in range(0, cases, kinds) for kind in ROUND]
 
 
 def ratios(rows: Sequence[Row]) -> list[Ratios]:

@@ -144,7 +144,6 @@ class TNet(
         # The moving average of the reward (Eq. 2): part of the published models and of their checkpoints.
         self.register_buffer("reward_baseline", torch.tensor(0.5))
         self.reader = GlimpseReader(size=(config.base, config.base), antialias=config.antialias)
-        self.select: Select = top_k
 
     def forward(
         self,
@@ -152,11 +151,12 @@ class TNet(
         locations: int | Sequence[int] | None = None,
         *,
         context: bool = True,
+        select: Select = top_k,
     ) -> Prediction:
         """Images (B, C, H, W) in [-1, 1], or B sources -> logits (B, classes) and the walk.
 
         ``locations`` says how many cells to open in each region of each level, ``()`` none at all;
-        ``context=False`` classifies from the opened cells only (paper 5.4).
+        ``context=False`` classifies from the opened cells only (paper 5.4); ``select`` chooses the cells.
         """
         wanted = (self.config.locations or ()) if locations is None else locations
         levels, cost = traverse(
@@ -165,7 +165,7 @@ class TNet(
             grid=self.grid,
             locations=check_locations(wanted, self.grid.cells),
             reader=self.reader,
-            select=self.select,
+            select=select,
         )
         encoded = torch.cat([level.encoded for level in levels], 1)  # (B, 1 + attended, D)
         combined, weights = self.combine(encoded, context=context)
