@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from timm.data.imagenet_info import ImageNetInfo
@@ -16,8 +18,7 @@ def published_order(name: str, num_classes: int) -> tuple[tuple[str, ...] | None
     CUB's and NABirds' names come with the data: ``names_by_first_image`` reads them.
     """
     if num_classes == 1000 and name in ("tnet_imagenet", "bagnet77"):
-        imagenet = ImageNetInfo()
-        return tuple(imagenet.index_to_description(i) for i in range(1000)), "ImageNet's synsets, sorted"
+        return imagenet_names(ImageNetInfo().label_names()), "ImageNet's synsets, sorted"
     if num_classes == 62 and name in ("tnet_fmow", "efficientnet_b0"):
         return FMOW, "fMoW's categories in alphabetical order, but impoverished_settlement at 42"
     if not name.startswith(("tnet_b", "efficientnet_b")):
@@ -29,19 +30,38 @@ def published_order(name: str, num_classes: int) -> tuple[tuple[str, ...] | None
     return None, ""
 
 
-def names_by_first_image(folder: str | Path) -> tuple[str, ...]:
-    """Class names of CUB or NABirds from the data set's own lists, in the order that the checkpoints assume.
+def imagenet_names(synsets: Sequence[str]) -> tuple[str, ...]:
+    """What the synsets stand for, where they are ImageNet's 1000; other synsets are their own names."""
+    imagenet = ImageNetInfo()
+    if list(synsets) != imagenet.label_names():
+        return tuple(synsets)
+    names = [imagenet.index_to_description(i) for i in range(len(synsets))]
+    # A bird and a machine are both described as crane, and names are to tell classes apart.
+    alike = {name for name, count in Counter(names).items() if count > 1}
+    return tuple(f"{name} ({synset})" if name in alike else name for name, synset in zip(names, synsets, strict=True))
+
+
+def classes_by_first_image(folder: Path) -> dict[str, str]:
+    """Class numbers and names of CUB or NABirds from the data set's own lists, in the order of the checkpoints.
 
     That is the order in which classes first appear in ``images.txt``; CUB lists its images class by class.
     """
-    folder = Path(folder)
-    images = [image for image, _ in _pairs(folder / "images.txt")]
-    labels = dict(_pairs(folder / "image_class_labels.txt"))
-    names = dict(_pairs(folder / "classes.txt"))
+    images = [image for image, _ in read_pairs(folder / "images.txt")]
+    labels = dict(read_pairs(folder / "image_class_labels.txt"))
+    names = dict(read_pairs(folder / "classes.txt"))
     missing = [image for image in images if image not in labels]
     if missing:
         raise ValueError(f"image_class_labels.txt must label every image, got none for {missing[0]}")
-    return tuple(names[label] for label in dict.fromkeys(labels[image] for image in images))
+    found = dict.fromkeys(labels[image] for image in images)
+    unnamed = [label for label in found if label not in names]
+    if unnamed:
+        raise ValueError(f"classes.txt must name every class, got none for {unnamed[0]}")
+    return {label: names[label] for label in found}
+
+
+def names_by_first_image(folder: str | Path) -> tuple[str, ...]:
+    """Class names of CUB or NABirds in the order that the checkpoints assume."""
+    return tuple(classes_by_first_image(Path(folder)).values())
 
 
 def read_class_names(path: str | Path) -> tuple[str, ...]:
@@ -54,7 +74,8 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
 
 
-def _pairs(path: Path) -> list[tuple[str, str]]:
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """The lines of a list of CUB or NABirds: what comes before the first space, and what comes after it."""
     if not path.is_file():
         raise FileNotFoundError(f"data set must have {path.name}, got no file {path}")
     lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())

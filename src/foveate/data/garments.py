@@ -11,31 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import Dataset
+
+from foveate.data.examples import SPLITS, Example, Split
+from foveate.data.splits import check_split
 
 CLASSES = (
     "t-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
 SIDE = 28
+GROUND = 24
 
-Split = Literal["train", "test"]
+# Of each class's garments for training, the share that scenes of the validation split show and training never does.
+HELD_OUT = 0.1
+
 Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A scene (1, side, side) uint8, what it shows, and where: boxes (objects, 4) as left, top, width, height."""
-
-    image: Tensor
-    label: int
-    boxes: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +55,7 @@ class SceneOptions:
             raise ValueError(f"scale must be a range of positive numbers, got {self.scale}")
 
 
-class GarmentScenes(Dataset[Scene]):
+class GarmentScenes(Dataset[Example]):
     """``count`` scenes; scene i is the same whenever, wherever and in whatever order it is drawn."""
 
     classes: Sequence[str] = CLASSES
@@ -74,27 +69,35 @@ class GarmentScenes(Dataset[Scene]):
         options: SceneOptions | None = None,
         folder: str | Path | None = None,
     ) -> None:
+        check_split(split)
         self.split, self.count, self.seed = split, count, seed
         self.options = options or SceneOptions()
-        self.garments, self.labels = embedded(split) if folder is None else read_idx(Path(folder), split)
+        garments, labels = embedded(split) if folder is None else read_idx(Path(folder), split)
+        kept = _of_split(labels, split)
+        self.garments, self.labels = garments[kept], labels[kept]
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> Scene:
+    def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.count:
             raise IndexError(f"scene must be one of {self.count}, got {index}")
-        draw = np.random.default_rng([self.seed, index, self.split == "test"])
+        draw = np.random.default_rng([self.seed, index, SPLITS.index(self.split)])
         label = int(draw.integers(len(CLASSES)))
-        canvas = draw.normal(24, self.options.noise, (self.options.side, self.options.side))
+        canvas = self._ground(draw)
         boxes = self._place(draw)
         for _ in range(self.options.fragments):
             self._scatter(canvas, boxes, draw)
         for left, top, size, _ in boxes:
             garment = self.garments[draw.choice(np.flatnonzero(self.labels == label))]
             _paint(canvas, _magnify(garment, size), left, top)
-        image = torch.from_numpy(canvas.clip(0, 255).astype(np.uint8))[None]
-        return Scene(image, label, torch.tensor(boxes))
+        return Example(torch.from_numpy(canvas)[None], label, torch.tensor(boxes), f"{self.split}/{index}")
+
+    def _ground(self, draw: np.random.Generator) -> Bytes:
+        """Dark, with uniform noise: normal noise would take most of the time that a scene takes."""
+        spread = min(GROUND, round(self.options.noise * 3**0.5))
+        shape = (self.options.side, self.options.side)
+        return draw.integers(GROUND - spread, GROUND + spread + 1, shape, dtype=np.uint8)
 
     def _place(self, draw: np.random.Generator) -> list[tuple[int, int, int, int]]:
         """Squares for the objects that do not overlap; fewer than asked for, where there is no room."""
@@ -108,7 +111,7 @@ class GarmentScenes(Dataset[Scene]):
                 break
         return boxes
 
-    def _scatter(self, canvas: npt.NDArray[Any], boxes: Sequence[tuple[int, ...]], draw: np.random.Generator) -> None:
+    def _scatter(self, canvas: Bytes, boxes: Sequence[tuple[int, ...]], draw: np.random.Generator) -> None:
         """A quarter of any garment, at any garment's scale, somewhere beside the objects."""
         garment = self.garments[draw.integers(len(self.garments))]
         row, column = draw.integers(0, 2, 2) * (SIDE // 2)
@@ -118,16 +121,27 @@ class GarmentScenes(Dataset[Scene]):
             _paint(canvas, _magnify(garment[row : row + SIDE // 2, column : column + SIDE // 2], size), left, top)
 
 
+def _of_split(labels: Bytes, split: Split) -> npt.NDArray[np.bool_]:
+    """Which garments a split draws from: validation has the last ones of each class that training leaves."""
+    if split == "test":
+        return np.ones(len(labels), bool)
+    held_out = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        each = np.flatnonzero(labels == label)
+        held_out[each[round(len(each) * (1 - HELD_OUT)) :]] = True
+    return held_out if split == "validation" else ~held_out
+
+
 def _apart(square: tuple[int, int, int], box: Sequence[int]) -> bool:
     left, top, size = square
     return left + size <= box[0] or box[0] + box[2] <= left or top + size <= box[1] or box[1] + box[3] <= top
 
 
-def _magnify(garment: Bytes, size: int) -> npt.NDArray[Any]:
-    return np.asarray(Image.fromarray(garment).resize((size, size), Image.Resampling.BILINEAR), dtype=np.float64)
+def _magnify(garment: Bytes, size: int) -> Bytes:
+    return np.asarray(Image.fromarray(garment).resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _paint(canvas: npt.NDArray[Any], patch: npt.NDArray[Any], left: int, top: int) -> None:
+def _paint(canvas: Bytes, patch: Bytes, left: int, top: int) -> None:
     """Light on a dark ground: the brighter of the two stays."""
     view = canvas[top : top + patch.shape[0], left : left + patch.shape[1]]
     np.maximum(view, patch, out=view)
@@ -136,7 +150,7 @@ def _paint(canvas: npt.NDArray[Any], patch: npt.NDArray[Any], left: int, top: in
 @cache
 def embedded(split: Split) -> tuple[Bytes, Bytes]:
     """The garments of the package (N, 28, 28) and their labels (N,); equally many of each class."""
-    with Image.open(Path(__file__).parent / f"garments-{split}.png") as file:
+    with Image.open(Path(__file__).parent / f"garments-{'test' if split == 'test' else 'train'}.png") as file:
         sheet = np.array(file)
     rows, columns = sheet.shape[0] // SIDE, sheet.shape[1] // SIDE
     garments = sheet.reshape(rows, SIDE, columns, SIDE).transpose(0, 2, 1, 3).reshape(-1, SIDE, SIDE)
@@ -145,7 +159,7 @@ def embedded(split: Split) -> tuple[Bytes, Bytes]:
 
 def read_idx(folder: Path, split: Split) -> tuple[Bytes, Bytes]:
     """The whole of Fashion-MNIST from the files in which it is distributed, packed or unpacked."""
-    name = "train" if split == "train" else "t10k"
+    name = "t10k" if split == "test" else "train"
     images, labels = (_read_idx_file(folder, f"{name}-{part}-ubyte") for part in ("images-idx3", "labels-idx1"))
     if len(images) != len(labels):
         raise ValueError(f"{folder} must have as many labels as images, got {len(labels)} and {len(images)}")
