@@ -93,6 +93,11 @@ def _drop_as_published(network: nn.Module, highest: float) -> None:
             block.drop_path.drop_prob = highest * number / len(blocks)
 
 
+def is_backbone(name: str) -> bool:
+    """Whether timm has a model of this name."""
+    return bool(timm.is_model(name))
+
+
 def feature_size(network: nn.Module) -> int:
     """The length of the feature vectors that a network without classifier gives."""
     return int(getattr(network, "head_hidden_size", None) or network.num_features)  # type: ignore[arg-type]

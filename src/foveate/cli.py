@@ -13,7 +13,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from foveate import __version__, tables
 
@@ -27,6 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+data_app = typer.Typer(name="data", help="Prepare data sets.", no_args_is_help=True)
+app.add_typer(data_app)
 err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
@@ -96,30 +105,51 @@ def info(
 
 @app.command()
 def convert(
-    prefix: Annotated[Path, typer.Argument(help="Checkpoint prefix, e.g. runs/latest/ckpt-290400, or its folder.")],
-    model: Annotated[str, typer.Option(help="Which published model it is: tnet_fmow, tnet_b0, ...")],
-    num_classes: Annotated[int, typer.Option(help="Number of classes.")],
-    output: Annotated[Path, typer.Option(help="Folder to write config.json and model.safetensors to.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Checkpoint prefix, e.g. runs/latest/ckpt-290400, or its folder; or a backbone's .pth file."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="The published model that it is: tnet_fmow, ...; or the timm backbone.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model, or .safetensors file for a backbone.")],
+    num_classes: Annotated[int | None, typer.Option(help="Number of classes of a published model.")] = None,
     class_names: Annotated[
         Path | None, typer.Option(help="Text file with a name a line, or the folder of CUB or NABirds.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace a model that is in the folder already.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace what is there already.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a published TensorFlow checkpoint; every checksum is verified, and TensorFlow is not needed.
+    """Convert a published TensorFlow checkpoint, or a backbone's weights of others, to safetensors.
 
-    Example: `foveate convert ckpt-290400 --model tnet_fmow --num-classes 62 --output models/fmow`
+    TensorFlow is not needed; every checksum is verified.
+
+    Examples: `foveate convert ckpt-290400 --model tnet_fmow --num-classes 62 --output models/fmow`, or
+
+    `foveate convert efficientnet-lite0.pth --model tf_efficientnet_lite0 --output lite0.safetensors`
     """
-    from foveate import from_tensorflow, save
+    from foveate import from_tensorflow, list_models, save
+    from foveate.backbone_files import convert_backbone
+    from foveate.backbones import is_backbone
     from foveate.checkpoints import CONFIG
     from foveate.class_orders import read_class_names
     from foveate.complexity import count_parameters
 
-    if (output / CONFIG).exists() and not overwrite:
-        raise ValueError(f"output must not hold a model yet, got {output}; give --overwrite to replace it")
+    if ((output / CONFIG).exists() or output.is_file()) and not overwrite:
+        raise ValueError(f"output must not be there yet, got {output}; give --overwrite to replace it")
+    if model not in list_models() and is_backbone(model):
+        with err.status(f"converting {source}"):
+            total = convert_backbone(source, model, output)
+        if as_json:
+            print(json.dumps({"output": str(output), "parameters": total}))
+        else:
+            print(f"{total:,} values of {model} converted -> {output}; give it to `foveate train --init`")
+        return
+    if num_classes is None:
+        raise ValueError("--num-classes must be given for a published model, got none")
     names = read_class_names(class_names) if class_names else None
-    with err.status(f"converting {prefix}"):
-        converted = from_tensorflow(prefix, model, num_classes=num_classes, class_names=names)
+    with err.status(f"converting {source}"):
+        converted = from_tensorflow(source, model, num_classes=num_classes, class_names=names)
         save(converted, output)
     total = count_parameters(converted).total
     if as_json:
@@ -168,26 +198,140 @@ def bench(
 
 
 @app.command()
-def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("demo"),
-    image: Annotated[Path | None, typer.Option(help="Another image to walk over.")] = None,
-    locations: Annotated[str, typer.Option(help="Cells to open per region of each level.")] = "3,2",
-    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
+def train(
+    output: Annotated[Path, typer.Option(help="Folder of the run: recipe, log, states and the best model.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a folder for each class, a CSV or Parquet manifest, or a published data set."),
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="A name that `foveate recipes` lists, or a .toml file.")] = "default",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: optimizer.lr=3e-4. Repeat for several.")
+    ] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="Start from a saved model's folder, or from weights in a .safetensors file.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on exactly where a killed run was saved last.")
+    ] = False,
+    minutes: Annotated[float | None, typer.Option(help="Train for so long instead of the recipe's epochs.")] = None,
+    check: Annotated[bool, typer.Option(help="Look at all files first for those that cannot be read.")] = True,
+    accelerator: Annotated[str, typer.Option(help="Lightning's: auto, cpu, gpu, ...")] = "auto",
+    devices: Annotated[int, typer.Option(help="Processes, each on a device of its own, on this machine.")] = 1,
+    num_nodes: Annotated[int, typer.Option(help="Machines that train together.")] = 1,
+    strategy: Annotated[str, typer.Option(help="Lightning's: auto, ddp, fsdp, ...")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show how a walk goes: a TNet with random weights over a satellite picture.
+    """Train a model from class labels alone.
+
+    Examples: `foveate train --data photos/ --output runs/photos`, or
+
+    `foveate train --recipe fmow-stage2 --data fmow/ --init stage1/model --output stage2 --set schedule.batch=32`
+
+    `foveate train --output runs/photos --resume` goes on with a run that was killed.
+    """
+    from foveate import runs
+    from foveate.fitting import Machine
+    from foveate.recipes import read_recipe
+
+    machine = Machine(accelerator=accelerator, devices=devices, num_nodes=num_nodes, strategy=strategy)
+    if resume:
+        if data or init or change or minutes:
+            raise ValueError("--resume must come without --data, --init, --set and --minutes: the run has its own")
+        with _training_progress() as (watch, _):
+            outcome = runs.resume(output, machine=machine, watch=watch)
+    else:
+        bound = [f"schedule.minutes={minutes}"] if minutes is not None else []
+        read = read_recipe(recipe, [*(change or ()), *bound])
+        with _training_progress() as (watch, checking):
+            outcome = runs.train(
+                read, data, output, init=init, machine=machine, watch=watch, checking=checking if check else None
+            )
+    if as_json:
+        _print_json(outcome)
+    else:
+        tables.print_outcome(outcome)
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show one of them whole.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes that `foveate train` knows: what they train, what it costs, and what to expect.
+
+    Example: `foveate recipes fmow-stage2`
+    """
+    from foveate.recipes import HOME, list_recipes, read_recipe
+
+    if name is not None:
+        shown = read_recipe(name)
+        if as_json:
+            _print_json(shown)
+        else:
+            path = HOME / f"{name}.toml"
+            print((path if path.is_file() else Path(name)).read_text(encoding="utf-8"), end="")
+        return
+    known = [read_recipe(each) for each in list_recipes()]
+    if as_json:
+        print(json.dumps([{"name": each.name} | dataclasses.asdict(each.about) for each in known], indent=2))
+    else:
+        tables.print_recipes(known)
+
+
+@data_app.command()
+def elpv(
+    output: Annotated[Path, typer.Argument(help="A new folder for cells, modules and their manifest.")],
+    cells: Annotated[
+        Path | None, typer.Option(help="Folder of elpv-dataset's labels.csv; the installed package if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the modules.")] = 0,
+) -> None:
+    """Put solar modules together from the real cells of the PyPI package elpv-dataset (not for commercial use).
+
+    Example: `pip install elpv-dataset && foveate data elpv solar/`
+    """
+    from foveate.data.elpv import COUNTS, build_modules
+
+    print("The cells of elpv-dataset are under CC BY-NC-SA 4.0: not for commercial use.", file=sys.stderr)
+    with _progress("reading cells", sum(COUNTS.values())) as advance:
+        build_modules(cells, output, seed=seed, advance=advance)
+    print(f"{sum(COUNTS.values())} modules -> {output}; README.txt tells the licence, manifest.csv the labels")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the runs and pictures.")] = Path("demo"),
+    minutes: Annotated[
+        float | None, typer.Option(help="Training time of each of the three models; 1.6 if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the scenes and of training.")] = 0,
+    garments: Annotated[
+        Path | None, typer.Option(help="Folder with the whole Fashion-MNIST; the package brings a part of it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what hard attention is for: find and name a garment in large scenes, learned from labels alone.
+
+    Trains a TNet, its backbone on the whole scene at low resolution and at full resolution, each for the same time.
 
     Example: `foveate demo --output demo`
     """
     from foveate.demonstration import demonstrate
 
-    fanout = _numbers(locations, "locations", separator=",")
-    with err.status("walking"):
-        shown = demonstrate(output, image=image, locations=fanout, seed=seed)
+    with _training_progress() as (watch, checking):
+        shown = demonstrate(
+            output,
+            minutes=minutes,
+            seed=seed,
+            garments=garments,
+            watching=lambda name: lambda learner, doing: watch(learner, f"{doing} {name}"),
+            advance=checking,
+        )
     if as_json:
         _print_json(shown)
-        return
-    tables.print_demonstration(shown)
+    else:
+        tables.print_demonstration(shown)
 
 
 @app.callback(invoke_without_command=True)
@@ -232,6 +376,22 @@ def _progress(first: str, total: int) -> Iterator[Any]:
             started = True
 
         yield advance
+
+
+@contextmanager
+def _training_progress() -> Iterator[Any]:
+    """A bar for training, and before it one for looking at files."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[told]}"), console=err, transient=True) as progress:
+        task = progress.add_task("preparing", total=None, told="")
+
+        def checking(done: int, total: int) -> None:
+            progress.update(task, description="looking at images", told="", completed=done, total=total)
+
+        def watch(learner: Any, doing: str) -> None:
+            progress.update(task, description=doing, completed=learner.progress, total=1, told=learner.told)
+
+        yield watch, checking
 
 
 def _numbers(text: str, name: str, *, separator: str = "x") -> tuple[int, ...]:

@@ -1,75 +1,101 @@
-"""A walk over the bundled picture, for ``foveate demo``."""
+"""What hard attention is for, shown in minutes: three models learn to find and name a garment in large scenes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from foveate.creation import create_model
+from foveate import runs
+from foveate.checkpoints import load
+from foveate.data.catalog import for_evaluation, open_split
+from foveate.data.examples import LabelledData
+from foveate.evaluation import Contender, Score, evaluate
 from foveate.explanation import overlay
-from foveate.geometry import intersect, union_area
-from foveate.readers import open_image
-from foveate.sources import ImageSource
-from foveate.traversal import Walk
+from foveate.models import TNet
+from foveate.recipes import Recipe, read_recipe
+from foveate.sources import as_source
+from foveate.training import Watch
 
-SCENE = Path(__file__).parent / "data" / "scene.jpg"
+RECIPES = {
+    "TNet": "garments-tnet",
+    "whole scene, 64 px": "garments-low",
+    "whole scene, 512 px": "garments-full",
+}
+MOST_LOCATIONS = 5
+TEST_SCENES = 400
+SHOWN = 4
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One glimpse of the walk: its level, region, the probability of being chosen, and how much it counted."""
-
-    level: int
-    box: tuple[float, ...]
-    probability: float | None
-    weight: float
+Advance = Callable[[int, int], object]
+"""Is told how many of how many scenes have been looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demonstration:
-    """What was walked, and where it is drawn; ``seen`` is the share of the picture that was opened."""
+    """How the three did after ``minutes`` of training each, and where some walks are drawn."""
 
-    image_size: tuple[int, int]
-    steps: tuple[Step, ...]
-    seen: float
-    picture: Path
+    minutes: float
+    scores: tuple[Score, ...]
+    pictures: tuple[Path, ...]
+    models: tuple[Path, ...]
 
 
 def demonstrate(
-    folder: Path, *, image: Path | None = None, locations: Sequence[int] = (3, 2), seed: int = 0
+    folder: Path,
+    *,
+    minutes: float | None = None,
+    seed: int = 0,
+    garments: Path | None = None,
+    watching: Callable[[str], Watch] = lambda _name: lambda _learner, _doing: None,
+    advance: Advance = lambda _done, _total: None,
 ) -> Demonstration:
-    """Walks a TNet with random weights over a picture and draws the walk to ``folder/walk.png``."""
-    torch.manual_seed(seed)
-    model = create_model("tnet_b0", num_classes=10).eval()
-    source = open_image(image or SCENE)
-    with torch.inference_mode():
-        walk = model([source], locations=locations).walk
-    folder.mkdir(parents=True, exist_ok=True)
-    overlay(source, walk).save(folder / "walk.png")
+    """Trains TNet and its backbone on whole scenes, each for ``minutes``, and compares them on scenes never seen.
+
+    ``garments`` is a folder with all of Fashion-MNIST; the package brings a part of it.
+    """
+    changes = [f"engine.seed={seed}", f"data.seed={seed}"]
+    changes += [f"schedule.minutes={minutes}"] if minutes is not None else []
+    recipes = {name: read_recipe(recipe, changes) for name, recipe in RECIPES.items()}
+    models = []
+    for name, recipe in recipes.items():
+        run = folder / recipe.name
+        if (run / runs.RUN).is_file():  # of an earlier demo
+            shutil.rmtree(run)
+        models.append(runs.train(recipe, garments, run, watch=watching(name)).model)
+    contenders = [
+        contender
+        for (name, recipe), model in zip(recipes.items(), models, strict=True)
+        for contender in _contenders(name, recipe, model)
+    ]
+    recipe = recipes["TNet"]
+    scenes = open_split(recipe.data, garments, "test", count=TEST_SCENES)
     return Demonstration(
-        image_size=source.size, steps=_steps(walk), seen=_seen(walk, source), picture=folder / "walk.png"
+        minutes=recipe.plan.schedule.minutes or 0.0,
+        scores=tuple(evaluate(contenders, scenes, advance=advance)),
+        pictures=tuple(_draw(contenders[MOST_LOCATIONS], scenes, folder)),
+        models=tuple(models),
     )
 
 
-def _steps(walk: Walk) -> tuple[Step, ...]:
-    weights = walk.weights[0].tolist()
-    steps = []
-    for depth, level in enumerate(walk.levels):
-        chances: list[float | None] = [None] * level.cells.shape[1]
-        if level.probabilities is not None:
-            parents = level.probabilities.shape[1]
-            cells = level.cells[0].view(parents, -1)
-            chances = list(level.probabilities[0].gather(1, cells).flatten().tolist())
-        for box, chance in zip(level.boxes[0].tolist(), chances, strict=True):
-            steps.append(Step(level=depth + 1, box=tuple(box), probability=chance, weight=weights.pop(0)))
-    return tuple(steps)
+def _contenders(name: str, recipe: Recipe, saved: Path) -> Iterator[Contender]:
+    """The model in ``saved``, a TNet at 0 and more locations."""
+    model, prepare = load(saved), for_evaluation(recipe.data)
+    dial = range(MOST_LOCATIONS + 1) if isinstance(model, TNet) else (0,)
+    for count in dial:
+        yield Contender(name=name, model=model, prepare=prepare, locations=(count,) if count else ())
 
 
-def _seen(walk: Walk, source: ImageSource) -> float:
-    frame = (0.0, 0.0, float(source.size[0]), float(source.size[1]))
-    boxes = [box for level in walk.levels[1:] for box in level.boxes[0].tolist()]
-    visible = [intersect((left, top, left + w, top + h), frame) for left, top, w, h in boxes]
-    return union_area(box for box in visible if box) / (frame[2] * frame[3])
+def _draw(contender: Contender, scenes: LabelledData, folder: Path) -> Iterator[Path]:
+    """Some scenes with what was looked at, each named by what it shows and what it was taken for."""
+    for index in range(SHOWN):
+        scene = scenes[index]
+        source = as_source(contender.prepare(scene, torch.Generator()))
+        with torch.inference_mode():
+            prediction = contender.model([source], locations=contender.locations)
+        taken = scenes.classes[int(prediction.logits.argmax())]
+        path = folder / f"walk-{index + 1}-{scenes.classes[scene.label]}-taken-for-{taken}.png".replace(" ", "-")
+        overlay(source, prediction.walk).save(path)
+        yield path

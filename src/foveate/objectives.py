@@ -75,7 +75,7 @@ def learn(prediction: Prediction, labels: Tensor, baseline: Tensor, options: Lea
     if len(levels) > 1:
         rule = options.reinforcement * options.sequence
         terms["reinforce"] = rule * reinforce(sequence_log_probability(levels), reward, baseline)
-    if features:
+    if features and options.combined < 1:
         weights = level_weights(features, options)
         terms["feature_cross_entropy"] = (1 - options.combined) * feature_cross_entropy(features, labels, weights)
     mean_reward = reward.mean()

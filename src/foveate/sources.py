@@ -72,6 +72,11 @@ class TensorImage:
         return resample(canvas, Region(*offset, region.width, region.height), size, antialias=antialias)
 
 
+def as_source(image: Tensor | ImageSource) -> ImageSource:
+    """A (channels, height, width) tensor as an image in memory; a source as it is."""
+    return TensorImage(image) if isinstance(image, Tensor) else image
+
+
 def as_sources(images: Tensor | Sequence[ImageSource]) -> Sequence[ImageSource]:
     """A batch tensor (B, channels, H, W) as images in memory; sources as they are."""
     if isinstance(images, Tensor):

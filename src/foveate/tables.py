@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,23 +13,39 @@ if TYPE_CHECKING:
     from foveate.benchmark import Result
     from foveate.complexity import Description
     from foveate.demonstration import Demonstration
+    from foveate.evaluation import Score
+    from foveate.fitting import Outcome
+    from foveate.recipes import Recipe
 
 out = Console()
 
 
 def print_demonstration(shown: Demonstration) -> None:
-    """The walk, glimpse by glimpse."""
-    table = Table("level", "left", "top", "width", "height", "probability", "weight", title="The walk")
-    for step in shown.steps:
-        chance = "-" if step.probability is None else f"{step.probability:.3f}"
-        table.add_row(str(step.level), *(f"{value:g}" for value in step.box), chance, f"{step.weight:.3f}")
+    """How the three models did at what cost, and where to see walks."""
+    title = f"Naming the garment in scenes never seen, after {shown.minutes:g} minutes of training each"
+    print_scores(shown.scores, title=title)
+    out.print("attended: in how many scenes the garment lies wholly in an opened region. Walks are drawn in:")
+    for picture in shown.pictures:
+        out.print(f"  {picture}", highlight=False)
+
+
+def print_scores(scores: Sequence[Score], *, title: str) -> None:
+    """A line for each model and number of locations."""
+    table = Table(title=title)
+    for heading in ("model", "locations", "accuracy", "AUC", "attended", "glimpses", "FLOPs (M)", "ms/image"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
+    for score in scores:
+        table.add_row(
+            score.name,
+            ",".join(map(str, score.locations)) or "-",
+            f"{score.accuracy:.1%}",
+            "-" if score.auc is None else f"{score.auc:.3f}",
+            "-" if score.attended is None else f"{score.attended:.1%}",
+            str(score.glimpses),
+            f"{score.flops / 1e6:.1f}",
+            f"{score.milliseconds:.1f}",
+        )
     out.print(table)
-    width, height = shown.image_size
-    out.print(
-        f"{len(shown.steps)} glimpses; those after the first show {shown.seen:.0%} of the {width} x {height} picture "
-        f"at finer scale. The walk is drawn in {shown.picture}."
-    )
-    out.print("The weights are random: this shows how a walk goes, not yet where a trained model looks.")
 
 
 def print_description(told: Description) -> None:
@@ -119,3 +136,17 @@ def print_benchmark(result: Result) -> None:
         "limit: the bare backbone on as many glimpses. working: what a run adds, in MB, to a process that holds the "
         f"model and its images. torch {result.torch}, {result.threads} threads."
     )
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Where the model is, and how good."""
+    best = "" if outcome.best is None else f", at best {outcome.best:.4f} in validation"
+    out.print(f"{outcome.steps} steps in {outcome.seconds / 60:.1f} minutes of training{best} -> {outcome.model}")
+
+
+def print_recipes(known: Sequence[Recipe]) -> None:
+    """A line each."""
+    table = Table("recipe", "trains", "cost", "expected")
+    for recipe in known:
+        table.add_row(recipe.name, recipe.about.title, recipe.about.cost, recipe.about.expected)
+    out.print(table)
