@@ -19,12 +19,19 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from torchmetrics.functional.classification import binary_auroc
+
 from foveate import runs
 from foveate.checkpoints import load
+from foveate.complexity import count_flops
 from foveate.data.catalog import for_evaluation, open_split
+from foveate.data.examples import LabelledData
 from foveate.evaluation import Contender, evaluate
 from foveate.models import TNet
 from foveate.recipes import read_recipe
+from foveate.sources import as_source
+from foveate.teaching import scan
 
 # name -> recipe, and what is changed in it
 SUITES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -93,22 +100,47 @@ def run(asked: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     ]
     # The test split's own seed is the same for all, so that all are asked the same.
     questions = dataclasses.replace(recipe.data, seed=0)
-    scores = evaluate(contenders, open_split(questions, asked.data, "test", count=TEST_IMAGES[asked.suite]))
+    asked_of = open_split(questions, asked.data, "test", count=TEST_IMAGES[asked.suite])
+    scores = [dataclasses.asdict(score) for score in evaluate(contenders, asked_of)]
+    if asked.suite == "solar" and isinstance(model, TNet):
+        scores.append(full_scan(contenders[0], asked_of))
     return {
         "steps": outcome.steps,
         "images": outcome.steps * recipe.plan.schedule.batch,
         "seconds": outcome.seconds,
-        "scores": [dataclasses.asdict(score) for score in scores],
+        "scores": scores,
+    }
+
+
+@torch.no_grad()
+def full_scan(contender: Contender, data: LabelledData) -> dict[str, Any]:
+    """The ceiling: every cell is looked at by itself, and the one that looks worst speaks for all."""
+    assert isinstance(contender.model, TNet)
+    claims, labels = [], []
+    for index in range(len(data)):
+        source = as_source(contender.prepare(data[index], torch.Generator()))
+        claims.append(float(scan(contender.model, [source]).softmax(-1)[0, :, 1].max()))
+        labels.append(data[index].label)
+    cells = contender.model.grid.cells
+    return {
+        "name": "full scan, maximum",
+        "locations": [cells],
+        "glimpses": cells,
+        "flops": cells
+        * (count_flops(contender.model, (1, 1), (2,)).flops - count_flops(contender.model, (1, 1), (1,)).flops),
+        "accuracy": None,
+        "auc": float(binary_auroc(torch.tensor(claims), torch.tensor(labels))),
+        "attended": None,
+        "milliseconds": None,
     }
 
 
 def report(found: dict[str, Any]) -> None:
     """Means and standard deviations over seeds, as a table in Markdown."""
     rows = defaultdict(list)
-    for key, result in found.items():
-        name = key.rpartition("/")[0]
+    for result in found.values():
         for score in result["scores"]:
-            rows[name, tuple(score["locations"])].append(score)
+            rows[score["name"], tuple(score["locations"])].append(score)
     print("\n| | locations | glimpses | M FLOPs | " + " | ".join(FIGURES) + " | seeds |\n|" + "---|" * 9)
     for (name, locations), scores in rows.items():
         cells = [spread([score[figure] for score in scores]) for figure in FIGURES]

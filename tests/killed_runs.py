@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.tensorboard import SummaryWriter  # noqa: F401, so that children need not load it
 
-from foveate import checkpoints, state_files
+from foveate import weights
 from foveate.checkpoints import load
 from foveate.fitting import LOG, MODEL, STATE, fit, read_log
 from foveate.state_files import read_state
@@ -84,8 +84,7 @@ def die_at(stage: int) -> None:
         return call
 
     for owner, names in (
-        (state_files, ["save_file"]),
-        (checkpoints, ["save_file"]),
+        (weights, ["save_file"]),
         (Path, ["replace", "rename", "write_text", "mkdir"]),
         (os, ["fsync"]),
         (csv.DictWriter, ["writerow"]),

@@ -10,12 +10,12 @@ import safetensors.torch
 import torch
 
 import foveate
-from foveate import checkpoints
 from foveate.checkpoints import load_weights, tensorflow_names
 from foveate.models import PRESETS, TNet, WholeImage
 from foveate.weights import BadCheckpointError
 from tests.official import assert_close, fill, golden, images
 
+WHOLE = {"backbone": "test_resnet.r160_in1k", "num_classes": 3, "mean": (0.5,), "std": (0.5,)}
 TINY = {"backbone": "test_resnet.r160_in1k", "base": 64, "num_classes": 3}
 
 
@@ -145,7 +145,7 @@ def test_a_save_that_fails_leaves_the_old_model(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(foveate.weights, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
         foveate.save(new, tmp_path)
     x = torch.randn(1, 3, 64, 64)
@@ -198,6 +198,20 @@ def test_weights_come_from_models_backbones_and_checkpoints(tmp_path: Path, chec
     assert torch.equal(again.backbone(x)[0], made.backbone(x)[0])
     birds = foveate.create_model("tnet_b0", num_classes=200, checkpoint_path=checkpoint)
     assert birds.reward_baseline.item() == 0.4375
+
+
+@pytest.mark.parametrize("bands", [1, 5])
+def test_weights_for_colours_serve_any_bands(bands: int, tmp_path: Path) -> None:
+    """As timm does with weights that it fetches: one band sees what a grey image in colours showed."""
+    colours = foveate.create_model("whole_image", **WHOLE)
+    safetensors.torch.save_file(colours.network.state_dict(), tmp_path / "backbone.safetensors")
+    made = foveate.create_model(
+        "whole_image", in_chans=bands, checkpoint_path=tmp_path / "backbone.safetensors", **WHOLE
+    )
+    grey = torch.randn(1, 1, 64, 64)
+    expected = colours.eval()(grey.expand(-1, 3, -1, -1)).walk.levels[0].features
+    found = made.eval()(grey.expand(-1, bands, -1, -1)).walk.levels[0].features
+    torch.testing.assert_close(found, expected)
 
 
 def test_pickles_are_refused(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ STAGES = ("save_file", "os.fsync", "Path.replace")
 def at_stage(stage: str, before: bool, stop: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     """Stops a write when it comes to a stage, or when that is done."""
     owner, name = {
-        "save_file": (sys.modules["foveate.state_files"], "save_file"),
+        "save_file": (sys.modules["foveate.weights"], "save_file"),
         "os.fsync": (os, "fsync"),
         "Path.replace": (Path, "replace"),
     }[stage]

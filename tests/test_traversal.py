@@ -85,7 +85,7 @@ def test_the_walk_reads_what_the_official_code_cuts_out(
         eye,
         grid=Grid(rows=n, columns=n, cell=(fraction, fraction)),
         locations=locations,
-        reader=GlimpseReader(size=(base, base)),
+        readers=[GlimpseReader(size=(base, base))],
         select=top_k,
     )
     wanted = official_walk(images, n, fraction, levels, base)
@@ -101,7 +101,7 @@ def walk(
     images = [RecordingImage(torch.randn(2, height, width)) for width, height in sizes]
     eye = Eye(grid.cells)
     levels, _ = traverse(
-        images, eye, grid=grid, locations=locations, reader=GlimpseReader(size=(16, 16)), select=top_k
+        images, eye, grid=grid, locations=locations, readers=[GlimpseReader(size=(16, 16))], select=top_k
     )
     return images, levels, eye
 
@@ -155,7 +155,7 @@ def test_no_locations_look_once() -> None:
 def test_exact_cells_are_read_between_pixels() -> None:
     grid = Grid(rows=2, columns=2, cell=(0.35, 0.35), convention="exact")
     image = RecordingImage(torch.randn(1, 101, 101))
-    traverse([image], Eye(4), grid=grid, locations=(4,), reader=GlimpseReader(size=(16, 16)), select=top_k)
+    traverse([image], Eye(4), grid=grid, locations=(4,), readers=[GlimpseReader(size=(16, 16))], select=top_k)
     assert image.reads[4] == pytest.approx((65.65, 65.65, 35.35, 35.35))
 
 

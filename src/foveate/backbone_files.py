@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import timm
-from safetensors.torch import save_file
 from timm.models import load_state_dict
 from timm.models.efficientnet import EfficientNet
 from torch import Tensor, nn
 
-from foveate.weights import BadCheckpointError, load_strictly
+from foveate.weights import BadCheckpointError, load_strictly, write_safetensors
 
 # The names of the first PyTorch port of EfficientNet, which many files have, and timm's.
 _OUTER = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
@@ -52,7 +51,7 @@ def convert_backbone(path: str | Path, name: str, output: str | Path) -> int:
     tensors = {key: value.contiguous() for key, value in network.state_dict().items()}
     output.parent.mkdir(parents=True, exist_ok=True)
     aside = output.with_name(f".{output.name}")
-    save_file(tensors, aside, metadata={"format": "pt"})
+    write_safetensors(tensors, aside, {"format": "pt"})
     aside.replace(output)
     return sum(value.numel() for value in tensors.values() if value.is_floating_point())
 

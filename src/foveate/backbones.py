@@ -138,7 +138,9 @@ class Backbone(nn.Module):
         layer.register_forward_hook(self._keep_map)
 
     def _keep_map(self, _layer: nn.Module, _args: object, output: Tensor) -> None:
-        # By thread, so that one model can serve several at a time.
+        self._maps[threading.get_ident()] = output  # by thread, so that one model can serve several at a time
+
+    def _sampled(self, output: Tensor) -> Tensor:
         chosen = self.location_map
         height, width = max(chosen.rows) + 1, max(chosen.columns) + 1
         if (
@@ -151,19 +153,20 @@ class Backbone(nn.Module):
                 f"location map {chosen.layer} must have {chosen.channels} channels and at least {height} x {width} "
                 f"pixels, got {tuple(output.shape[1:])}"
             )
-        self._maps[threading.get_ident()] = output[:, :, chosen.rows][..., chosen.columns]
+        return output[:, :, chosen.rows][..., chosen.columns]
 
-    def forward(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, C, h, w) -> features (N, D) and the location map (N, channels, rows, columns)."""
+    def forward(self, glimpses: Tensor, *, mapped: bool = True) -> tuple[Tensor, Tensor | None]:
+        """(N, C, h, w) -> features (N, D) and, if ``mapped``, the location map (N, channels, rows, columns)."""
         # In training a level is one pass: batch norm must see all of it.
         size = max(1, len(glimpses)) if self.training else pass_size(glimpses)
-        passes = [self._pass(part) for part in glimpses.split(size)]
-        features, maps = zip(*passes, strict=True)
-        return torch.cat(features), torch.cat(maps)
+        passes = [self._pass(part, mapped) for part in glimpses.split(size)]
+        maps = [found for _, found in passes if found is not None]
+        return torch.cat([features for features, _ in passes]), torch.cat(maps) if maps else None
 
-    def _pass(self, glimpses: Tensor) -> tuple[Tensor, Tensor]:
+    def _pass(self, glimpses: Tensor, mapped: bool) -> tuple[Tensor, Tensor | None]:
         features = self.network(self.normalise(glimpses))
-        return features, self._maps.pop(threading.get_ident())
+        output = self._maps.pop(threading.get_ident())
+        return features, self._sampled(output) if mapped else None
 
 
 class Normalise(nn.Module):

@@ -198,10 +198,10 @@ def _prepare(case: Case) -> Callable[[], Any]:
     setting = case.setting
     if case.kind == "limit":
         model = _open_tnet(case.model)
-        count = case.batch * sum(glimpses_per_level(setting.locations))
-        shape = (count, model.config.in_chans, model.config.base, model.config.base)
-        tiles = _noise(shape, generator)
-        return lambda: _bare(model, tiles)
+        count = case.batch * (sum(glimpses_per_level(setting.locations)) - 1)
+        sides = ((case.batch, model.config.first_side), (count, model.config.base))
+        tiles = [_noise((n, model.config.in_chans, side, side), generator) for n, side in sides if n]
+        return lambda: [_bare(model, part) for part in tiles]
     looker: Model = _open_tnet(case.model) if case.kind == "walk" else _open_whole(case.model)
     images = _noise((case.batch, looker.config.in_chans, setting.image, setting.image), generator)
     if case.kind == "walk":

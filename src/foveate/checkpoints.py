@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save_file
+from timm.models import adapt_input_conv
 from torch import Tensor
 
 from foveate.class_orders import published_order
 from foveate.models import GENERIC, PRESETS, Config, Model, TNet, build, config_from
 from foveate.tensor_bundle import TensorBundle
-from foveate.weights import WEIGHTS, BadCheckpointError, differences, load_strictly, read_safetensors
+from foveate.weights import (
+    WEIGHTS,
+    BadCheckpointError,
+    differences,
+    load_strictly,
+    read_safetensors,
+    write_safetensors,
+)
 
 CONFIG = "config.json"
 
@@ -36,10 +43,8 @@ def save(model: Model, folder: str | Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
-        save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
+        write_safetensors(tensors, aside / WEIGHTS, {"format": "pt"})
         (aside / CONFIG).write_text(config + "\n", encoding="utf-8")
-        # safetensors writes for the owner alone; whoever may read the one file may read the other.
-        (aside / WEIGHTS).chmod((aside / CONFIG).stat().st_mode)
         for name in (WEIGHTS, CONFIG):
             (aside / name).replace(folder / name)
     finally:
@@ -71,7 +76,8 @@ def read_config(folder: Path) -> Config:
 def load_weights(model: Model, path: str | Path) -> None:
     """Fills a model from a saved model's folder, a TensorFlow checkpoint, or a .safetensors file.
 
-    The file may hold the whole model, or the backbone alone under timm's names (a classifier in it is left out).
+    The file may hold the whole model, or the backbone alone under timm's names: a classifier in it is left out, and
+    weights for 3 channels serve any number of them.
     """
     path = Path(path)
     if path.is_dir() and (path / WEIGHTS).is_file():
@@ -90,10 +96,18 @@ def load_weights(model: Model, path: str | Path) -> None:
 
 def _load_backbone(model: Model, tensors: Mapping[str, Tensor], where: str) -> None:
     network = model.backbone.network if isinstance(model, TNet) else model.network
-    head = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
-    heads = tuple(f"{part}." for part in ((head,) if isinstance(head, str) else head))
+    known = getattr(network, "pretrained_cfg", {})
+    heads, firsts = (_prefixes(known.get(part)) for part in ("classifier", "first_conv"))
     kept = {name: value for name, value in tensors.items() if not (heads and name.startswith(heads))}
+    for name in (f"{first}weight" for first in firsts):
+        # Other bands than the file's: timm's own rule, as for the weights that it fetches.
+        if name in kept and kept[name].shape[1] == 3 != model.config.in_chans:
+            kept[name] = adapt_input_conv(model.config.in_chans, kept[name])
     load_strictly(network, kept, where)
+
+
+def _prefixes(modules: str | Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(f"{module}." for module in ((modules,) if isinstance(modules, str) else modules or ()))
 
 
 # --- TensorFlow ------------------------------------------------------------------------------------------

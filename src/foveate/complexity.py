@@ -130,7 +130,9 @@ def describe(model: Model, image_size: tuple[int, int], locations: int | Sequenc
         counts = check_locations(wanted, model.grid.cells)
         levels = _levels(model, image_size, len(counts))
         found = tuple(
-            candidates(model.backbone.network, in_chans=config.in_chans, base=model.config.base, grid=model.grid)
+            candidates(
+                model.backbone.network, in_chans=config.in_chans, base=model.config.first_side, grid=model.grid
+            )
         )
     return Description(
         model=config.name,
@@ -160,7 +162,8 @@ def _levels(model: TNet, image_size: tuple[int, int], depth: int) -> tuple[Level
     width, height = (float(side) for side in image_size)
     found = []
     for level in range(1, depth + 2):
-        shrink = (width / model.config.base, height / model.config.base)
+        side = model.config.first_side if level == 1 else model.config.base
+        shrink = (width / side, height / side)
         found.append(
             LevelGeometry(
                 level=level,

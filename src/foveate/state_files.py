@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from foveate.weights import BadCheckpointError
+from foveate.weights import BadCheckpointError, write_safetensors
 
 # JSON knows neither tensors nor keys that are not text; an object with one of these keys alone stands for such.
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
@@ -24,7 +23,7 @@ def write_state(tree: Mapping[str, Any], path: Path) -> None:
     text = json.dumps(_encode(tree, tensors))
     aside = path.with_name(f".{path.name}")  # what a killed run leaves there, the next one writes over
     try:
-        save_file(tensors, aside, metadata={"tree": text})
+        write_safetensors(tensors, aside, {"tree": text})
         _flush_to_disk(aside)
         aside.replace(path)
         _flush_to_disk(path.parent)

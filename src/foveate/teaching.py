@@ -3,6 +3,10 @@
 REINFORCE learns where to look only after it has looked there by chance, which takes long when the object fills a
 small part of the scene. Here all cells of some images are scored without gradient, the walk is led to those with the
 most evidence, and the location module is taught their order. Class labels are all that it takes.
+
+Where the backbone is pre-trained, its features tell cells apart before training begins, but the classifier knows
+nothing yet, and neither would its evidence. A warm start fits it to the features of some images' cells: seconds, for
+the backbone stays as it is.
 """
 
 from __future__ import annotations
@@ -16,12 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from foveate.geometry import Region
+from foveate.layers import policy
 from foveate.models import TNet
 from foveate.selection import Select, Selection
 from foveate.sources import ImageSource
 
 Evidence = Literal["label", "claim"]
 EVIDENCE: tuple[Evidence, ...] = ("label", "claim")
+
+# A linear classifier on fixed features: it takes seconds whatever the backbone.
+WARM_STEPS, WARM_RATE, WARM_DECAY = 600, 1e-2, 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +40,12 @@ class TeachingOptions:
     from those of all cells together (``claim``). Labels lead the walk to whatever already looks right, so that
     nothing contradicts a wrong idea; claims do not. ``temperature`` softens the order that is taught, ``sharpness``
     undoes the smoothing of the policy, ``weight`` is that of the loss term. ``guide`` leads the walk of scored images
-    as well.
+    as well. ``reach`` lets what is taught change the backbone too, which no reward ever does: so it learns to tell at
+    first sight what it could only tell from near. ``warm_start`` is from how many images the classifier learns before
+    training begins.
     """
 
+    warm_start: int = 0
     share: float = 0.0
     until: float = 1.0
     evidence: Evidence = "claim"
@@ -42,8 +53,11 @@ class TeachingOptions:
     sharpness: float = 10.0
     weight: float = 1.0
     guide: bool = True
+    reach: bool = False
 
     def __post_init__(self) -> None:
+        if self.warm_start < 0:
+            raise ValueError(f"warm_start must not be negative, got {self.warm_start}")
         for name in ("share", "until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
@@ -59,15 +73,48 @@ class TeachingOptions:
 @torch.no_grad()
 def scan(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
     """What each cell of each image alone would be taken for: logits (B, cells, classes)."""
-    cells = model.grid.cells
-    regions = [model.grid.regions(Region.whole(source.size), range(cells)) for source in sources]
-    glimpses, _ = model.reader(sources, regions)
-    index = torch.arange(cells)
-    position = torch.stack((index // model.grid.columns, index % model.grid.columns, torch.ones_like(index)), 1)
     with _undisturbed(model):
-        seen = model.look(glimpses, position.repeat(len(sources), 1), False)
-        logits: Tensor = model.classifier(seen.encoded)
-    return logits.view(len(sources), cells, -1)
+        return _classify(model, cell_features(model, sources))
+
+
+@torch.no_grad()
+def cell_features(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
+    """What the backbone makes of each cell of each image: (B, cells, D)."""
+    regions = [model.grid.regions(Region.whole(source.size), range(model.grid.cells)) for source in sources]
+    glimpses, _ = model.reader(sources, regions)
+    with _undisturbed(model):
+        features, _ = model.backbone(glimpses.to(model.anchor), mapped=False)
+    return features.unflatten(0, (len(sources), model.grid.cells))
+
+
+def warm_start(model: TNet, features: Tensor, labels: Tensor, *, generator: torch.Generator) -> float:
+    """Fits the classifier to the cells' features (n, cells, D) of images, so that of each class the surest cell speaks.
+
+    Returns the last loss. What is new changes: how positions are worked in, and the classifier.
+    """
+    parameters = [*model.position.parameters(), *model.classifier.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=WARM_RATE, weight_decay=WARM_DECAY)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, WARM_STEPS)
+    loss = features.new_zeros(())
+    with torch.enable_grad():
+        for _ in range(WARM_STEPS):
+            chosen = torch.randint(len(labels), (min(64, len(labels)),), generator=generator).to(labels.device)
+            surest = _classify(model, features[chosen]).log_softmax(-1).max(1).values  # (b, classes)
+            loss = nn.functional.cross_entropy(surest, labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    return float(loss.detach())
+
+
+def _classify(model: TNet, features: Tensor) -> Tensor:
+    """What each cell alone would be taken for, by its feature (B, cells, D): logits (B, cells, classes)."""
+    index = torch.arange(model.grid.cells, device=features.device)
+    position = torch.stack((index // model.grid.columns, index % model.grid.columns, torch.ones_like(index)), 1)
+    encoded = model.position(features.flatten(0, 1), position.repeat(len(features), 1))
+    logits: Tensor = model.classifier(encoded)
+    return logits.unflatten(0, features.shape[:2])
 
 
 def evidence(logits: Tensor, labels: Tensor, kind: Evidence) -> Tensor:
@@ -79,13 +126,24 @@ def evidence(logits: Tensor, labels: Tensor, kind: Evidence) -> Tensor:
     return (log_p.exp() * (log_p - usual)).sum(-1)
 
 
+def first_policy(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
+    """The policy (B, cells) at the whole images, with gradients that reach the backbone."""
+    glimpses, _ = model.first_reader(sources, [[Region.whole(source.size)] for source in sources])
+    features, maps = model.backbone(glimpses.to(model.anchor))
+    assert maps is not None
+    return policy(model.locate(maps.flatten(2).transpose(1, 2), features))
+
+
 def guided_by(found: Tensor, otherwise: Select) -> Select:
-    """Opens the cells with the most evidence (n, cells) in the first level of the first n images."""
+    """For one walk: opens the cells with the most evidence (n, cells) in the first n images; deeper, as otherwise."""
+    at_first_level = True
 
     def select(probabilities: Tensor, k: int) -> Selection:
+        nonlocal at_first_level
         own = otherwise(probabilities, k)
-        if probabilities.shape[1] > 1:
+        if not at_first_level:
             return own
+        at_first_level = False
         led = found.topk(k, dim=-1).indices.sort(-1).values.unsqueeze(1)  # (n, 1, k)
         log_led = probabilities[: len(found)].gather(-1, led).log().sum(-1)
         return Selection(

@@ -17,7 +17,17 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
-from foveate.data.batches import Batch, Loader, Prepare, Share, Unread, evaluation_tickets, seed_of, training_tickets
+from foveate.data.batches import (
+    Batch,
+    Loader,
+    Prepare,
+    Share,
+    Ticket,
+    Unread,
+    evaluation_tickets,
+    seed_of,
+    training_tickets,
+)
 from foveate.data.examples import LabelledData
 from foveate.models import Model, TNet
 from foveate.objectives import learn, move_baseline, weight_decay
@@ -26,7 +36,7 @@ from foveate.plan import Plan, Timetable, WalkOptions
 from foveate.processes import TrainingError, means_of_all, raise_together, texts_of_all
 from foveate.selection import Select, sample, top_k
 from foveate.sources import ImageSource, as_sources
-from foveate.teaching import evidence, guided_by, scan, teach
+from foveate.teaching import cell_features, evidence, first_policy, guided_by, scan, teach, warm_start
 from foveate.traversal import Prediction, check_locations
 
 Watch = Callable[["Learner", str], None]
@@ -52,7 +62,8 @@ class Learner(LightningModule):
 
     def __init__(self, model: Model, data: TrainingData, plan: Plan) -> None:
         super().__init__()
-        self.model, self.data, self.plan = model, data, plan
+        # Channels last: the same numbers in another order in memory, in which convolutions are faster.
+        self.model, self.data, self.plan = model.to(memory_format=torch.channels_last), data, plan
         self.locations = _locations(model, plan.walk)
         self.timetable = Timetable.of(plan, len(data.train))
         self.batches_done = 0
@@ -86,7 +97,7 @@ class Learner(LightningModule):
         if self.decayed:
             terms["weight_decay"] = weight_decay(self.decayed, self.plan.optimizer.weight_decay)
         if found is not None and len(prediction.walk.levels) > 1:
-            terms["teaching"] = self.plan.teaching.weight * self._teach(prediction, found)
+            terms["teaching"] = self.plan.teaching.weight * self._teach(prediction, images, found)
         loss = torch.stack(list(terms.values())).sum()
         self._refuse_nonsense(terms)
         self._move_baseline(learning.mean_reward)
@@ -127,10 +138,14 @@ class Learner(LightningModule):
         logits = scan(self.model, as_sources(images)[:count])
         return evidence(logits, labels[:count], self.plan.teaching.evidence)
 
-    def _teach(self, prediction: Prediction, found: Tensor) -> Tensor:
+    def _teach(self, prediction: Prediction, images: Tensor | list[ImageSource], found: Tensor) -> Tensor:
         policy = prediction.walk.levels[1].probabilities
+        assert isinstance(self.model, TNet)
         assert policy is not None
-        return teach(policy[: len(found), 0], found, self.plan.teaching)
+        first = policy[: len(found), 0]
+        if self.plan.teaching.reach:
+            first = first_policy(self.model, as_sources(images)[: len(found)])
+        return teach(first, found, self.plan.teaching)
 
     def _tiled(self, batch: Batch) -> tuple[Tensor | list[ImageSource], Tensor]:
         samples = self.plan.walk.samples if isinstance(self.model, TNet) else 1
@@ -175,6 +190,24 @@ class Learner(LightningModule):
                 f"{len(self.unread)}: {'; '.join(self.unread.values())}"
             )
 
+    def _warm_start(self, model: TNet) -> None:
+        seed, share, batch = self.plan.engine.seed, self._share, self.plan.schedule.batch
+        steps = range(max(1, round(self.plan.teaching.warm_start / batch)))
+        tickets = training_tickets(len(self.data.train), batch, steps, seed=seed_of(seed, "warm"), share=share)
+        features, labels = [], []
+        for part in self._loader(tickets):
+            self._note_unread("train", part.unread)
+            part = self.transfer_batch_to_device(part, self.device, 0)
+            features.append(cell_features(model, as_sources(part.images)))
+            labels.append(part.labels)
+            self.watch(self, "looking at cells")
+        torch.manual_seed(seed)
+        # All processes fit the same classifier to what all of them have seen.
+        everything, known = (
+            self.all_gather(torch.cat(parts)).reshape(-1, *parts[0].shape[1:]) for parts in (features, labels)
+        )
+        warm_start(model, everything, known, generator=torch.Generator().manual_seed(seed))
+
     # --- how far it has come -------------------------------------------------------------------------------
 
     @property
@@ -204,8 +237,10 @@ class Learner(LightningModule):
         self._clock = time.monotonic()
 
     def on_train_start(self) -> None:
-        """The clock starts."""
+        """The clock starts; a run that begins takes its warm start, which counts as training."""
         self.start_clock()
+        if isinstance(self.model, TNet) and self.plan.teaching.warm_start and not self.batches_done:
+            self._warm_start(self.model)
 
     def on_train_epoch_start(self) -> None:
         """A round begins."""
@@ -276,12 +311,16 @@ class Learner(LightningModule):
 
     def train_dataloader(self) -> Loader:
         """The batches of the next round."""
-        schedule, engine = self.plan.schedule, self.plan.engine
+        schedule, seed = self.plan.schedule, self.plan.engine.seed
         count, share = len(self.data.train), self._share
         steps = range(0) if self.finished else self.timetable.next_round(self.steps_done)
-        whole = training_tickets(count, schedule.batch, steps, seed=engine.seed, share=share)
+        whole = training_tickets(count, schedule.batch, steps, seed=seed, share=share)
         parts = [tickets[part :: schedule.accumulate] for tickets in whole for part in range(schedule.accumulate)]
-        return Loader(self.data.train, parts, self.data.prepare, workers=engine.workers, spare=engine.unread)
+        return self._loader(parts)
+
+    def _loader(self, tickets: Sequence[Sequence[Ticket]]) -> Loader:
+        engine = self.plan.engine
+        return Loader(self.data.train, tickets, self.data.prepare, workers=engine.workers, spare=engine.unread)
 
     def val_dataloader(self) -> Loader | list[Loader]:
         """The validation split."""

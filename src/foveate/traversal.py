@@ -98,18 +98,21 @@ def traverse(
     *,
     grid: Grid,
     locations: Sequence[int],
-    reader: GlimpseReader,
+    readers: Sequence[GlimpseReader],
     select: Select,
 ) -> tuple[tuple[Level, ...], ReadingCost]:
-    """Looks at the whole images, then level by level at the cells that ``select`` opens; reads nothing else."""
+    """Looks at the whole images, then level by level at the cells that ``select`` opens; reads nothing else.
+
+    Each level has a reader; the last one is for all that follow.
+    """
     regions = [[Region.whole(source.size)] for source in sources]
     cells = torch.zeros(len(sources), 1, dtype=torch.long)
     positions = torch.zeros(len(sources), 1, 3, dtype=torch.long)
     policy = log_probability = None
     levels: list[Level] = []
     cost = ReadingCost()
-    for fanout in (*locations, 0):
-        glimpses, price = reader(sources, regions)
+    for depth, fanout in enumerate((*locations, 0)):
+        glimpses, price = readers[min(depth, len(readers) - 1)](sources, regions)
         seen = look(glimpses, positions.flatten(0, 1), fanout > 0)
         cost += price
         cells, positions = cells.to(seen.features.device), positions.to(seen.features.device)

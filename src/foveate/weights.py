@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 WEIGHTS = "model.safetensors"
@@ -26,6 +26,14 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise BadCheckpointError(f"{path} must be a safetensors file, got {error}") from error
+
+
+def write_safetensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Writes all tensors to a file that may be read by whom the folder lets: the library means the owner alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata=dict(metadata))
+    path.chmod(mode)
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foveate import Prediction, TensorImage, create_model
+from foveate.complexity import count_flops
+from foveate.geometry import Region
 from foveate.models import TNet
 from foveate.models.tnet import TNetConfig
 from foveate.selection import top_k
@@ -363,3 +365,49 @@ def test_the_chosen_map_is_kept_in_the_configuration(small: TNet) -> None:
 def test_impossible_configurations_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TNetConfig(**wrong)
+
+
+def test_a_glance_is_a_first_look_of_its_own_size(small: TNet) -> None:
+    """The same walk by hand: the whole image at 96 px decides, cells are seen at 64 px."""
+    options = {"backbone": small.config.backbone, "base": 64, "grid": 3, "cell": 0.4, "num_classes": 3}
+    model = create_model("tnet", glance=96, **options).eval()
+    assert isinstance(model, TNet)
+    image = TensorImage(torch.rand(3, 200, 240) * 2 - 1)
+    prediction = model([image], locations=(2,))
+    first, second = prediction.walk.levels
+    whole = image.read(Region.whole(image.size), (96, 96))[None]
+    look = model.look(whole, torch.zeros(1, 3), True)
+    torch.testing.assert_close(first.features[0], look.features)
+    torch.testing.assert_close(second.probabilities[0], look.probabilities)
+    cells = torch.stack(
+        [
+            image.read(region, (64, 64))
+            for region in model.grid.regions(Region.whole((240, 200)), second.cells[0].tolist())
+        ]
+    )
+    torch.testing.assert_close(second.features[0], model.backbone(cells, mapped=False)[0])
+    # Its location map is that of a model whose base is the glance.
+    larger = create_model("tnet", **options | {"base": 96})
+    assert model.config.location_map == larger.config.location_map  # type: ignore[union-attr]
+
+
+def test_a_glance_costs_what_its_pixels_cost(small: TNet) -> None:
+    options = {"backbone": small.config.backbone, "base": 64, "grid": 3, "cell": 0.4, "weighting": False}
+
+    def flops(locations: tuple[int, ...], **change: int) -> int:
+        return count_flops(create_model("tnet", **options | change), (9, 9), locations).flops
+
+    two_cells = 2 * (flops((2,)) - flops((1,)))
+    assert flops((2,), glance=96) == flops((), base=96) + two_cells
+
+
+def test_a_glance_has_two_levels(small: TNet) -> None:
+    options = {"backbone": small.config.backbone, "base": 64, "grid": 3, "cell": 0.4, "glance": 96}
+    model = create_model("tnet", **options)
+    with pytest.raises(ValueError, match=r"locations must be of one level where glance is not base, got \(2, 1\)"):
+        model(torch.zeros(1, 3, 96, 96), locations=(2, 1))
+    with pytest.raises(ValueError, match="of one level"):
+        create_model("tnet", locations=(1, 1), **options)
+    with pytest.raises(ValueError, match="glance must be a whole number of at least 1, got 0"):
+        create_model("tnet", **options | {"glance": 0})
+    assert len(create_model("tnet", **options | {"glance": 64})(torch.zeros(1, 3, 96, 96), (2, 1)).walk.levels) == 3

@@ -36,11 +36,14 @@ class TNetConfig(ModelConfig):
 
     ``modules`` are the paper's two designs of its location and position modules: ``light`` (appendix, Table 3)
     gives the location module context by squeeze-excitation and adds the position to the feature; ``wide``
-    (Table 2) gives it the feature vector and concatenates. ``locations`` is the dial's usual setting.
+    (Table 2) gives it the feature vector and concatenates. ``locations`` is the dial's usual setting. ``glance`` is
+    the side of the first look, at the whole image; None is ``base``, as that of all others. A walk with a larger glance
+    has two levels at most: the location map is fitted to the glance.
     """
 
     name: str = "tnet"
     base: int = 224
+    glance: int | None = None
     grid: tuple[int, int] = (5, 5)
     cell: tuple[float, float] = (0.35, 0.35)
     convention: Convention = "paper"
@@ -63,8 +66,21 @@ class TNetConfig(ModelConfig):
             if shape != self.grid:
                 raise ValueError(f"location_map must have a row and a column for each of {self.grid}, got {shape}")
         check_count("base", self.base)
+        if self.glance is not None:
+            check_count("glance", self.glance)
+        self.check_depth(self.locations or ())
         if self.modules not in MODULES:
             raise ValueError(f"modules must be one of {MODULES}, got {self.modules!r}")
+
+    @property
+    def first_side(self) -> int:
+        """The side of the first look."""
+        return self.base if self.glance is None else self.glance
+
+    def check_depth(self, locations: Sequence[int]) -> None:
+        """Refuses a walk that would need a location map of deeper levels where that is fitted to the glance."""
+        if len(locations) > 1 and self.first_side != self.base:
+            raise ValueError(f"locations must be of one level where glance is not base, got {tuple(locations)}")
 
     def build_grid(self) -> Grid:
         """The grid of candidate cells."""
@@ -128,7 +144,7 @@ class TNet(
         network = config.build_network(pretrained=pretrained)
         self.grid = config.build_grid()
         location_map = config.location_map or choose_location_map(
-            network, in_chans=config.in_chans, base=config.base, grid=self.grid
+            network, in_chans=config.in_chans, base=config.first_side, grid=self.grid
         )
         self.config = self._hub_mixin_config = replace(config, location_map=location_map)
         features = feature_size(network)
@@ -143,7 +159,9 @@ class TNet(
                 (initialise_glorot if wide else initialise_fan_out)(part)
         # The moving average of the reward (Eq. 2): part of the published models and of their checkpoints.
         self.register_buffer("reward_baseline", torch.tensor(0.5))
-        self.reader = GlimpseReader(size=(config.base, config.base), antialias=config.antialias)
+        self.first_reader, self.reader = (
+            GlimpseReader(size=(side, side), antialias=config.antialias) for side in (config.first_side, config.base)
+        )
 
     def forward(
         self,
@@ -159,12 +177,14 @@ class TNet(
         ``context=False`` classifies from the opened cells only (paper 5.4); ``select`` chooses the cells.
         """
         wanted = (self.config.locations or ()) if locations is None else locations
+        counts = check_locations(wanted, self.grid.cells)
+        self.config.check_depth(counts)
         levels, cost = traverse(
             as_sources(images),
             self.look,
             grid=self.grid,
-            locations=check_locations(wanted, self.grid.cells),
-            reader=self.reader,
+            locations=counts,
+            readers=(self.first_reader, self.reader),
             select=select,
         )
         encoded = torch.cat([level.encoded for level in levels], 1)  # (B, 1 + attended, D)
@@ -180,11 +200,11 @@ class TNet(
         return self.reward_baseline
 
     def look(self, glimpses: Tensor, positions: Tensor, decide: bool) -> Look:
-        """Glimpses (N, C, base, base) at positions (N, 3) -> what is seen, and where to look next."""
+        """Glimpses (N, C, h, w) at positions (N, 3) -> what is seen, and where to look next."""
         self.config.check_channels(glimpses)
-        features, maps = self.backbone(glimpses.to(self.anchor))  # (N, D), (N, c, rows, columns)
+        features, maps = self.backbone(glimpses.to(self.anchor), mapped=decide)  # (N, D), (N, c, rows, columns)
         encoded = self.position(features, positions.to(features.device))
-        if not decide:
+        if maps is None:
             return Look(features=features, encoded=encoded)
         # The policy learns from rewards alone: they must not reach the backbone.
         cells = maps.detach().flatten(2).transpose(1, 2)  # (N, cells, c)
@@ -212,7 +232,8 @@ class TNet(
         counts = glimpses_per_level(locations)
         encoded = []
         for depth, count in enumerate(counts):
-            shape = (count, self.config.in_chans, self.config.base, self.config.base)
+            side = self.config.base if depth else self.config.first_side
+            shape = (count, self.config.in_chans, side, side)
             positions = like.new_zeros(count, 3)
             decide = depth < len(counts) - 1 or depth == 0
             encoded.append(self.look(like.new_zeros(shape), positions, decide).encoded)
@@ -256,7 +277,7 @@ def _published(
             # Another network: the published geometry and modules, but its own normalisation and location map.
             return TNetConfig(**usual | usual_normalisation(backbone, options.get("in_chans", 3)) | options)
         own = TNetConfig(**usual | options)
-        moved = any(getattr(own, part) != getattr(published, part) for part in ("base", "grid", "cell"))
+        moved = any(getattr(own, part) != getattr(published, part) for part in ("first_side", "grid", "cell"))
         return own if moved else TNetConfig(**as_published | options)
 
     preset.__doc__ = f"{name} as published."

@@ -57,7 +57,7 @@ class WholeImage(nn.Module, HubModel, library_name="foveate", tags=["image-class
         refuse_locations(locations)
         nowhere = Grid(rows=1, columns=1, cell=(1, 1))
         levels, cost = traverse(
-            as_sources(images), self.look, grid=nowhere, locations=(), reader=self.reader, select=top_k
+            as_sources(images), self.look, grid=nowhere, locations=(), readers=[self.reader], select=top_k
         )
         features = levels[0].features  # (B, 1, D)
         walk = Walk(levels=levels, weights=features.new_ones(features.shape[:2]), cost=cost)
