@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow bench learning format clean
 
 demo: $(INSTALLED)
 	$(BIN)/foveate demo
@@ -20,6 +20,11 @@ test-slow: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/core.py
+
+# Runs that are in benchmarks/results already are not done again.
+learning: $(INSTALLED)
+	$(BIN)/python benchmarks/learning.py demo
+	$(BIN)/python benchmarks/learning.py ablations
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

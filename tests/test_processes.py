@@ -52,11 +52,18 @@ def found(folder: Path) -> Found:
 
 
 @pytest.mark.gradients
-@pytest.mark.parametrize(("name", "walk"), [("whole", {}), ("fewer", {"location_dropout": 0.5})])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("whole", {}),
+        ("fewer", {"walk": {"location_dropout": 0.5}}),
+        ("warm", {"teaching": {"warm_start": 16}}),
+    ],
+)
 def test_two_processes_with_half_a_batch_do_what_one_does(
-    name: str, walk: dict[str, Any], folder: Path, tmp_path: Path
+    name: str, changes: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
-    alone = two_processes.learner(walk=walk)
+    alone = two_processes.learner(**changes)
     fit(alone, tmp_path)
     here, there = rows_of(tmp_path), rows_of(folder / name)
     assert len(here) == 12  # eight steps, four validations
@@ -74,7 +81,7 @@ def test_two_processes_with_half_a_batch_do_what_one_does(
     assert max(float((ends[0][key] - value).abs().max()) for key, value in start.items()) > 4e-4
 
 
-@pytest.mark.parametrize("name", ["whole", "fewer", "resumed", "unread", "minutes", "stopped"])
+@pytest.mark.parametrize("name", ["whole", "fewer", "warm", "resumed", "unread", "minutes", "stopped"])
 def test_both_processes_come_to_the_same(name: str, found: Found) -> None:
     """Weights with the baseline, steps, the clock by which rates fall, and what could not be read."""
     assert found[0][name] == found[1][name]

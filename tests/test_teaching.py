@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from foveate.layers import policy
 from foveate.models import TNet
 from foveate.selection import top_k
 from foveate.sources import ImageSource, as_sources
-from foveate.teaching import TeachingOptions, evidence, first_policy, guided_by, scan, teach
+from foveate.teaching import TeachingOptions, evidence, first_logits, guided_by, scan, teach
 from tests.tiny import tiny_model
 
 
@@ -94,31 +95,34 @@ def test_only_the_first_level_is_led() -> None:
 @pytest.mark.gradients
 def test_teaching_moves_the_policy_towards_the_order() -> None:
     logits = torch.zeros(1, 3, requires_grad=True)
-    options = TeachingOptions(temperature=0.5, sharpness=4.0)
     found = torch.tensor([[0.1, 0.9, 0.2]])
-    loss = teach(logits.softmax(-1), found, options)
-    torch.testing.assert_close(loss.detach(), torch.tensor(math.log(3)))  # all cells are equally likely
+    target = torch.softmax(found / 0.5, -1)
+    loss = teach(logits, found, 0.5)
+    # All cells are equally likely, as far as the logits know.
+    torch.testing.assert_close(loss.detach(), math.log(3) + (target * target.log()).sum())
     loss.backward()
     assert logits.grad is not None
-    torch.testing.assert_close(logits.grad, 4 * (1 / 3 - torch.softmax(found / 0.5, -1)))
+    torch.testing.assert_close(logits.grad, 1 / 3 - target)
+    torch.testing.assert_close(teach(found / 0.5 + 7, found, 0.5), torch.tensor(0.0))  # the same order
 
 
 @pytest.mark.gradients
-def test_the_first_policy_is_the_walks_but_reaches_the_backbone(model: TNet, images: list[ImageSource]) -> None:
+@pytest.mark.parametrize("reach", [True, False])
+def test_lessons_are_of_the_walks_own_policy(reach: bool, model: TNet, images: list[ImageSource]) -> None:
     model.eval()
-
-    def gradient(policy: Tensor) -> list[Tensor | None]:
-        parameters = list(model.backbone.parameters())
-        return list(torch.autograd.grad(policy[:, 0].log().sum(), parameters, allow_unused=True))
-
     walked = model(images, locations=(1,)).walk.levels[1].probabilities
     assert walked is not None
-    first = first_policy(model, images)
-    torch.testing.assert_close(first, walked[:, 0])
-    reached = [grad for grad in gradient(first) if grad is not None]
-    assert reached
-    assert any(grad.abs().sum() > 0 for grad in reached)
-    assert all(grad is None for grad in gradient(walked[:, 0]))
+    logits = first_logits(model, images, reach=reach)
+    torch.testing.assert_close(policy(logits), walked[:, 0])
+    parts = {"locate": list(model.locate.parameters()), "backbone": list(model.backbone.parameters())}
+    touched = {
+        name: any(
+            grad is not None and bool(grad.abs().sum() > 0)
+            for grad in torch.autograd.grad(logits[:, 0].sum(), parameters, allow_unused=True, retain_graph=True)
+        )
+        for name, parameters in parts.items()
+    }
+    assert touched == {"locate": True, "backbone": reach}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,7 @@ def test_the_first_policy_is_the_walks_but_reaches_the_backbone(model: TNet, ima
         ({"share": 1.5}, r"share must be in \[0, 1\], got 1.5"),
         ({"until": -1}, r"until must be in \[0, 1\], got -1"),
         ({"temperature": 0}, "temperature must be positive, got 0"),
-        ({"sharpness": -2}, "sharpness must be positive, got -2"),
+        ({"warm_start": -2}, "warm_start must not be negative, got -2"),
         ({"weight": -1}, "weight must not be negative, got -1"),
         ({"evidence": "hearsay"}, "evidence must be one of label, claim, got 'hearsay'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from foveate.fitting import fit
 from foveate.models import Model, TNet
 from foveate.objectives import LearningRule, learn, move_baseline
 from foveate.plan import EngineOptions, Timetable, WalkOptions
+from foveate.sources import as_sources
+from foveate.teaching import cell_features, scan, warm_start
 from foveate.training import Learner, TrainingData
 from foveate.traversal import Prediction
 from tests.tiny import Corners, losses_of, rows_of, tiny_learner, tiny_model, tiny_plan
@@ -162,6 +165,42 @@ def test_training_teaches(tmp_path: Path) -> None:
     )
     learner = tiny_learner(plan, train=Corners(64), validation=Corners(40, seed=1))
     assert fit(learner, tmp_path).best > 0.6
+
+
+def test_a_warm_start_comes_before_training_and_counts_as_such(tmp_path: Path) -> None:
+    plan = tiny_plan(
+        schedule={"epochs": 1, "batch": 4},
+        optimizer={"lr": 1e-30},
+        teaching={"warm_start": 8},
+        engine={"norms": "frozen", "log_every": 1},
+    )
+    learner = tiny_learner(plan)
+    before = copy.deepcopy(learner.model.state_dict())
+    told: list[str] = []
+    fit(learner, tmp_path, watch=lambda subject, doing: told.append(f"{doing} {subject.steps_done}"))
+    assert told[:3] == ["looking at cells 0", "looking at cells 0", "training 1"]
+    changed = {
+        name.split(".")[0]
+        for name, value in learner.model.state_dict().items()
+        if not torch.allclose(value.float(), before[name].float()) and name != "reward_baseline"
+    }
+    assert changed == {"position", "classifier"}
+    again = tiny_learner(plan)
+    fit(again, tmp_path / "again")
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), learner.model.parameters(), strict=True))
+
+
+def test_a_warm_start_finds_what_cells_show() -> None:
+    """Of an untrained backbone: a bright corner is in one cell of four, and only the image's label is known."""
+    data, model = Corners(64), tiny_model()
+    assert isinstance(model, TNet)
+    images = torch.stack([data[index].image for index in range(len(data))])
+    labels = torch.tensor([data[index].label for index in range(len(data))])
+    features = cell_features(model, as_sources(images))
+    assert features.shape[:2] == (64, 4)
+    warm_start(model, features, labels, generator=torch.Generator().manual_seed(0))
+    surest = scan(model.eval(), as_sources(images)).log_softmax(-1).max(1).values
+    assert float((surest.argmax(1) == labels).float().mean()) > 0.9
 
 
 # --- what is random --------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ def learner(**changes: Any) -> Learner:
     plan = tiny_plan(
         schedule={"batch": 8, "epochs": 4, "accumulate": 2} | changes.pop("schedule", {}),
         walk=changes.pop("walk", {}),
+        teaching=changes.pop("teaching", {}),
         optimizer={"lr": 1e-4, "weight_decay": 1e-4},
         engine=engine,
     )
@@ -88,6 +89,7 @@ def main(folder: Path) -> None:
     found = {
         "whole": trained(learner(), folder / "whole"),
         "fewer": trained(learner(walk={"location_dropout": 0.5}), folder / "fewer"),
+        "warm": trained(learner(teaching={"warm_start": 16}), folder / "warm"),
         "spoilt": trained(doing(learner(), 1, 5, spoil), folder / "resumed"),
         "resumed": trained(learner(), folder / "resumed", resume=True),
         "broken": trained(learner(train=Corners(16, broken={3})), folder / "broken"),

@@ -19,6 +19,8 @@ from foveate.traversal import Level, Prediction
 
 Rule = Literal["paper", "official"]
 RULES: tuple[Rule, ...] = ("paper", "official")
+Speaker = Literal["every", "surest"]
+SPEAKERS: tuple[Speaker, ...] = ("every", "surest")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +29,8 @@ class LearningRule:
 
     ``cap`` is the number of levels that the per-feature terms see, None for all. ``level_weights`` weigh the levels
     in the per-feature cross-entropy against each other, the whole image's first; None weighs all features alike.
+    ``speaker`` says which features that term asks: ``every`` one, as Eq. 3b does, or of each class the ``surest`` one of
+    a level, for images in which one small thing makes the difference and all other cells look alike in both classes.
     """
 
     rule: Rule = "official"
@@ -35,12 +39,15 @@ class LearningRule:
     reinforcement: float = 0.1
     cap: int | None = None
     level_weights: tuple[float, ...] | None = None
+    speaker: Speaker = "every"
     contrastive: float = 0.0
     margin: float = 0.4
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {RULES}, got {self.rule!r}")
+        if self.speaker not in SPEAKERS:
+            raise ValueError(f"speaker must be one of {SPEAKERS}, got {self.speaker!r}")
         for name in ("combined", "sequence"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
@@ -77,7 +84,9 @@ def learn(prediction: Prediction, labels: Tensor, baseline: Tensor, options: Lea
         terms["reinforce"] = rule * reinforce(sequence_log_probability(levels), reward, baseline)
     if features and options.combined < 1:
         weights = level_weights(features, options)
-        terms["feature_cross_entropy"] = (1 - options.combined) * feature_cross_entropy(features, labels, weights)
+        terms["feature_cross_entropy"] = (1 - options.combined) * feature_cross_entropy(
+            features, labels, weights, options.speaker
+        )
     mean_reward = reward.mean()
     if attended:
         rule = options.reinforcement * (1 - options.sequence)
@@ -138,15 +147,25 @@ def level_weights(levels: Sequence[Level], options: LearningRule) -> list[float]
     return [weight / total for weight in raw]
 
 
-def feature_cross_entropy(levels: Sequence[Level], labels: Tensor, weights: Sequence[float]) -> Tensor:
-    """The first term of Eq. 3b: every feature predicts the label by itself."""
+def feature_cross_entropy(
+    levels: Sequence[Level], labels: Tensor, weights: Sequence[float], speaker: Speaker = "every"
+) -> Tensor:
+    """The first term of Eq. 3b: every feature predicts the label by itself, or a level's surest ones do together."""
     losses = []
     for level, weight in zip(levels, weights, strict=True):
         logits = _logits(level)  # (B, K, classes)
-        repeated = labels.unsqueeze(1).expand(logits.shape[:2])
-        each = F.cross_entropy(logits.flatten(0, 1), repeated.flatten(), reduction="none").view_as(repeated)
-        losses.append(weight * each.sum(1).mean())
+        if speaker == "surest":
+            losses.append(weight * logits.shape[1] * F.cross_entropy(surest(logits), labels))
+        else:
+            repeated = labels.unsqueeze(1).expand(logits.shape[:2])
+            each = F.cross_entropy(logits.flatten(0, 1), repeated.flatten(), reduction="none").view_as(repeated)
+            losses.append(weight * each.sum(1).mean())
     return torch.stack(losses).sum()
+
+
+def surest(logits: Tensor) -> Tensor:
+    """Of K predictions (B, K, classes) the one that is surest of a class speaks for it: (B, classes)."""
+    return logits.log_softmax(-1).amax(1)
 
 
 def contrastive(features: Tensor, labels: Tensor, margin: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,8 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerOptions:
-    """Adam. ``backbone_lr`` is the rate of the backbone where that is pre-trained; None gives it ``lr`` as well.
+    """Adam. ``backbone_lr`` is the rate of the backbone where that is pre-trained; None gives it ``lr`` as well. What
+    took a warm start goes along with the backbone.
 
     ``weight_decay`` is the official L2 term of the loss: over all parameters but those of norms, or over those of the
     ``new`` modules alone, as on CUB and NABirds. ``decoupled`` is AdamW's own decay. ``clip`` is the largest norm of
@@ -86,9 +88,14 @@ class ScheduleOptions:
         return self.factor ** sum(progress > drop for drop in self.drops)
 
 
-def build_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """Adam with a group for the new modules and one for the backbone; each knows the rate it began with."""
-    new, backbone = split_parameters(model)
+def build_optimizer(
+    model: nn.Module, options: OptimizerOptions, *, learned: Sequence[str] = ()
+) -> torch.optim.Optimizer:
+    """Adam with a group for the new modules and one for the backbone; each knows the rate it began with.
+
+    The modules ``learned`` are not new: they have learned something before.
+    """
+    new, backbone = split_parameters(model, learned)
     slow = options.lr if options.backbone_lr is None else options.backbone_lr
     groups = [
         {"params": parameters, "lr": lr, "initial_lr": lr}
@@ -100,13 +107,14 @@ def build_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.
     return torch.optim.Adam(groups, betas=options.betas, eps=options.epsilon)
 
 
-def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """What begins anew, and the network that may be pre-trained."""
+def split_parameters(model: nn.Module, learned: Sequence[str] = ()) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """What begins anew, and what may be pre-trained: the network, and the modules ``learned``."""
+    old = tuple(f"{module}." for module in ("backbone", "network", *learned))
     new: list[nn.Parameter] = []
     backbone: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (backbone if name.startswith(("backbone.", "network.")) else new).append(parameter)
+            (backbone if name.startswith(old) else new).append(parameter)
     return new, backbone
 
 

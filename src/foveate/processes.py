@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 
 class TrainingError(RuntimeError):
@@ -43,3 +44,10 @@ def means_of_all(trainer: Trainer, values: Sequence[float]) -> list[float]:
     mine = torch.tensor(values, dtype=torch.float64, device=trainer.strategy.root_device)
     means: list[float] = trainer.strategy.reduce(mine, reduce_op="mean").tolist()
     return means
+
+
+def rows_of_all(trainer: Trainer, rows: Tensor) -> Tensor:
+    """The rows of all processes, which have equally many, in turn: as one process would have them."""
+    if trainer.world_size == 1:
+        return rows
+    return trainer.strategy.all_gather(rows).transpose(0, 1).flatten(0, 1)

@@ -20,16 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from foveate.geometry import Region
-from foveate.layers import policy
 from foveate.models import TNet
+from foveate.objectives import surest
 from foveate.selection import Select, Selection
 from foveate.sources import ImageSource
 
 Evidence = Literal["label", "claim"]
 EVIDENCE: tuple[Evidence, ...] = ("label", "claim")
 
-# A linear classifier on fixed features: it takes seconds whatever the backbone.
-WARM_STEPS, WARM_RATE, WARM_DECAY = 600, 1e-2, 1.0
+WARM_STARTED = ("position", "classifier")
+# A linear classifier on fixed features: it takes seconds whatever the backbone. At ten times the rate it fails.
+WARM_STEPS, WARM_RATE, WARM_DECAY = 600, 1e-3, 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +39,10 @@ class TeachingOptions:
 
     Evidence of a cell is how probable it makes the image's ``label``, or how much it claims: how far its classes are
     from those of all cells together (``claim``). Labels lead the walk to whatever already looks right, so that
-    nothing contradicts a wrong idea; claims do not. ``temperature`` softens the order that is taught, ``sharpness``
-    undoes the smoothing of the policy, ``weight`` is that of the loss term. ``guide`` leads the walk of scored images
-    as well. ``reach`` lets what is taught change the backbone too, which no reward ever does: so it learns to tell at
-    first sight what it could only tell from near. ``warm_start`` is from how many images the classifier learns before
-    training begins.
+    nothing contradicts a wrong idea; claims do not. ``temperature`` softens the order that is taught, ``weight`` is
+    that of the loss term. ``guide`` leads the walk of scored images as well. ``reach`` lets what is taught change the
+    backbone too, which no reward ever does: so it learns to tell at first sight what it could only tell from near.
+    ``warm_start`` is from how many images the classifier learns before training begins.
     """
 
     warm_start: int = 0
@@ -50,7 +50,6 @@ class TeachingOptions:
     until: float = 1.0
     evidence: Evidence = "claim"
     temperature: float = 1.0
-    sharpness: float = 10.0
     weight: float = 1.0
     guide: bool = True
     reach: bool = False
@@ -61,9 +60,8 @@ class TeachingOptions:
         for name in ("share", "until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        for name in ("temperature", "sharpness"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
         if self.weight < 0:
             raise ValueError(f"weight must not be negative, got {self.weight}")
         if self.evidence not in EVIDENCE:
@@ -84,25 +82,30 @@ def cell_features(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
     glimpses, _ = model.reader(sources, regions)
     with _undisturbed(model):
         features, _ = model.backbone(glimpses.to(model.anchor), mapped=False)
-    return features.unflatten(0, (len(sources), model.grid.cells))
+    return torch.unflatten(features, 0, (len(sources), model.grid.cells))
 
 
 def warm_start(model: TNet, features: Tensor, labels: Tensor, *, generator: torch.Generator) -> float:
-    """Fits the classifier to the cells' features (n, cells, D) of images, so that of each class the surest cell speaks.
+    """Fits the classifier to cells' features (n, cells, D), so that of each class an image's surest cell speaks.
 
-    Returns the last loss. What is new changes: how positions are worked in, and the classifier.
+    The classifier begins anew; how positions are worked in changes, too. All glimpses will count alike at first.
+    Returns the last loss.
     """
-    parameters = [*model.position.parameters(), *model.classifier.parameters()]
+    # Cells that begin with claims at random would be believed: the surest of them speak.
+    for part in (model.classifier, model.weigh.score if model.weigh else nn.Identity()):
+        for parameter in part.parameters():
+            nn.init.zeros_(parameter)
+    parameters = [parameter for name in WARM_STARTED for parameter in getattr(model, name).parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=WARM_RATE, weight_decay=WARM_DECAY)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, WARM_STEPS)
     loss = features.new_zeros(())
     with torch.enable_grad():
         for _ in range(WARM_STEPS):
             chosen = torch.randint(len(labels), (min(64, len(labels)),), generator=generator).to(labels.device)
-            surest = _classify(model, features[chosen]).log_softmax(-1).max(1).values  # (b, classes)
-            loss = nn.functional.cross_entropy(surest, labels[chosen])
+            spoken = surest(_classify(model, features[chosen]))  # (b, classes)
+            loss = nn.functional.cross_entropy(spoken, labels[chosen])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
     return float(loss.detach())
@@ -113,8 +116,7 @@ def _classify(model: TNet, features: Tensor) -> Tensor:
     index = torch.arange(model.grid.cells, device=features.device)
     position = torch.stack((index // model.grid.columns, index % model.grid.columns, torch.ones_like(index)), 1)
     encoded = model.position(features.flatten(0, 1), position.repeat(len(features), 1))
-    logits: Tensor = model.classifier(encoded)
-    return logits.unflatten(0, features.shape[:2])
+    return torch.unflatten(model.classifier(encoded), 0, features.shape[:2])
 
 
 def evidence(logits: Tensor, labels: Tensor, kind: Evidence) -> Tensor:
@@ -126,12 +128,18 @@ def evidence(logits: Tensor, labels: Tensor, kind: Evidence) -> Tensor:
     return (log_p.exp() * (log_p - usual)).sum(-1)
 
 
-def first_policy(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
-    """The policy (B, cells) at the whole images, with gradients that reach the backbone."""
+def first_logits(model: TNet, sources: Sequence[ImageSource], *, reach: bool) -> Tensor:
+    """What the location module makes of each cell at first sight (B, cells), before that is made a policy.
+
+    Gradients reach the backbone or they do not. They are not those of the policy: logits of length 1 learn ever more
+    slowly the longer they have become before.
+    """
     glimpses, _ = model.first_reader(sources, [[Region.whole(source.size)] for source in sources])
-    features, maps = model.backbone(glimpses.to(model.anchor))
+    with torch.set_grad_enabled(reach and torch.is_grad_enabled()):
+        features, maps = model.backbone(glimpses.to(model.anchor))
     assert maps is not None
-    return policy(model.locate(maps.flatten(2).transpose(1, 2), features))
+    logits: Tensor = model.locate(maps.flatten(2).transpose(1, 2), features)
+    return logits
 
 
 def guided_by(found: Tensor, otherwise: Select) -> Select:
@@ -153,11 +161,10 @@ def guided_by(found: Tensor, otherwise: Select) -> Select:
     return select
 
 
-def teach(probabilities: Tensor, found: Tensor, options: TeachingOptions) -> Tensor:
-    """Cross-entropy of the policy (n, cells), sharpened, against the order of the evidence (n, cells)."""
-    target = torch.softmax(found / options.temperature, -1)
-    log_policy = torch.log_softmax(options.sharpness * probabilities.log(), -1)
-    return -(target * log_policy).sum(-1).mean()
+def teach(logits: Tensor, found: Tensor, temperature: float) -> Tensor:
+    """How far the order of the logits (n, cells) is from that of the evidence (n, cells): a divergence, 0 at best."""
+    target = torch.log_softmax(found / temperature, -1)
+    return nn.functional.kl_div(torch.log_softmax(logits, -1), target, reduction="batchmean", log_target=True)
 
 
 @contextmanager

@@ -33,10 +33,10 @@ from foveate.models import Model, TNet
 from foveate.objectives import learn, move_baseline, weight_decay
 from foveate.optimisation import build_optimizer, decayed_parameters
 from foveate.plan import Plan, Timetable, WalkOptions
-from foveate.processes import TrainingError, means_of_all, raise_together, texts_of_all
+from foveate.processes import TrainingError, means_of_all, raise_together, rows_of_all, texts_of_all
 from foveate.selection import Select, sample, top_k
 from foveate.sources import ImageSource, as_sources
-from foveate.teaching import cell_features, evidence, first_policy, guided_by, scan, teach, warm_start
+from foveate.teaching import WARM_STARTED, cell_features, evidence, first_logits, guided_by, scan, teach, warm_start
 from foveate.traversal import Prediction, check_locations
 
 Watch = Callable[["Learner", str], None]
@@ -68,6 +68,7 @@ class Learner(LightningModule):
         self.timetable = Timetable.of(plan, len(data.train))
         self.batches_done = 0
         self.seconds = 0.0  # of training alone: neither validation nor saving
+        self.began = 0.0  # the share of training that the warm start took: the learning rates' schedule follows it
         self.stopped = False  # before its time, because validation did not become better
         self.unread: dict[str, str] = {}  # "train/7" -> why; a file is met again in every epoch and counts once
         self.window: dict[str, list[float]] = {}  # what was measured since the last row of the log
@@ -97,7 +98,7 @@ class Learner(LightningModule):
         if self.decayed:
             terms["weight_decay"] = weight_decay(self.decayed, self.plan.optimizer.weight_decay)
         if found is not None and len(prediction.walk.levels) > 1:
-            terms["teaching"] = self.plan.teaching.weight * self._teach(prediction, images, found)
+            terms["teaching"] = self.plan.teaching.weight * self._teach(images, found)
         loss = torch.stack(list(terms.values())).sum()
         self._refuse_nonsense(terms)
         self._move_baseline(learning.mean_reward)
@@ -138,14 +139,11 @@ class Learner(LightningModule):
         logits = scan(self.model, as_sources(images)[:count])
         return evidence(logits, labels[:count], self.plan.teaching.evidence)
 
-    def _teach(self, prediction: Prediction, images: Tensor | list[ImageSource], found: Tensor) -> Tensor:
-        policy = prediction.walk.levels[1].probabilities
+    def _teach(self, images: Tensor | list[ImageSource], found: Tensor) -> Tensor:
         assert isinstance(self.model, TNet)
-        assert policy is not None
-        first = policy[: len(found), 0]
-        if self.plan.teaching.reach:
-            first = first_policy(self.model, as_sources(images)[: len(found)])
-        return teach(first, found, self.plan.teaching)
+        options = self.plan.teaching
+        logits = first_logits(self.model, as_sources(images)[: len(found)], reach=options.reach)
+        return teach(logits, found, options.temperature)
 
     def _tiled(self, batch: Batch) -> tuple[Tensor | list[ImageSource], Tensor]:
         samples = self.plan.walk.samples if isinstance(self.model, TNet) else 1
@@ -203,10 +201,8 @@ class Learner(LightningModule):
             self.watch(self, "looking at cells")
         torch.manual_seed(seed)
         # All processes fit the same classifier to what all of them have seen.
-        everything, known = (
-            self.all_gather(torch.cat(parts)).reshape(-1, *parts[0].shape[1:]) for parts in (features, labels)
-        )
-        warm_start(model, everything, known, generator=torch.Generator().manual_seed(seed))
+        seen, known = (rows_of_all(self.trainer, torch.cat(parts)) for parts in (features, labels))
+        warm_start(model, seen, known, generator=torch.Generator().manual_seed(seed))
 
     # --- how far it has come -------------------------------------------------------------------------------
 
@@ -240,10 +236,16 @@ class Learner(LightningModule):
         """The clock starts; a run that begins takes its warm start, which counts as training."""
         self.start_clock()
         if isinstance(self.model, TNet) and self.plan.teaching.warm_start and not self.batches_done:
+            self._set_modes()
             self._warm_start(self.model)
+            self._count_time()
+            self.began = self.progress
 
     def on_train_epoch_start(self) -> None:
         """A round begins."""
+        self._set_modes()
+
+    def _set_modes(self) -> None:
         self.model.train()
         if self.plan.engine.norms == "frozen":
             for part in self.model.modules():
@@ -252,17 +254,14 @@ class Learner(LightningModule):
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Sets the learning rates."""
-        rate = self.plan.schedule.rate(self.progress)
+        rate = self.plan.schedule.rate((self.progress - self.began) / (1 - self.began))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = group["initial_lr"] * rate
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Counts; at the end of a step writes to the log, and says whether to validate and whether to stop."""
         self.batches_done += 1
-        # All processes have the same clock, or else their learning rates would differ.
-        (passed,) = means_of_all(self.trainer, [time.monotonic() - self._clock])
-        self.seconds += passed
-        self.start_clock()
+        self._count_time()
         if self.batches_done % self.plan.schedule.accumulate:
             return
         self.watch(self, "training")
@@ -272,6 +271,12 @@ class Learner(LightningModule):
             self.trainer.should_stop = True
         due = self.finished or self.steps_done % self.timetable.period == 0
         self.trainer.limit_val_batches = 1.0 if due else 0
+
+    def _count_time(self) -> None:
+        # All processes have the same clock, or else their learning rates would differ.
+        (passed,) = means_of_all(self.trainer, [time.monotonic() - self._clock])
+        self.seconds += passed
+        self.start_clock()
 
     # --- validation ----------------------------------------------------------------------------------------
 
@@ -301,7 +306,8 @@ class Learner(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam in two groups."""
-        return build_optimizer(self.model, self.plan.optimizer)
+        learned = WARM_STARTED if self.plan.teaching.warm_start and isinstance(self.model, TNet) else ()
+        return build_optimizer(self.model, self.plan.optimizer, learned=learned)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Pixels and labels; sources stay where they are."""
@@ -339,6 +345,7 @@ class Learner(LightningModule):
         checkpoint["learner"] = {
             "batches_done": self.batches_done,
             "seconds": self.seconds,
+            "began": self.began,
             "stopped": self.stopped,
             "unread": self.unread,
             "window": self.window,

@@ -37,8 +37,8 @@ class TNetConfig(ModelConfig):
     ``modules`` are the paper's two designs of its location and position modules: ``light`` (appendix, Table 3)
     gives the location module context by squeeze-excitation and adds the position to the feature; ``wide``
     (Table 2) gives it the feature vector and concatenates. ``locations`` is the dial's usual setting. ``glance`` is
-    the side of the first look, at the whole image; None is ``base``, as that of all others. A walk with a larger glance
-    has two levels at most: the location map is fitted to the glance.
+    the side of the first look, at the whole image; None is ``base``, as that of all others. With a glance of its
+    own a walk has two levels at most: the location map is fitted to the glance.
     """
 
     name: str = "tnet"
