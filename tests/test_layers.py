@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,7 +11,9 @@ from foveate.layers import (
     Coordinates,
     FeatureWeighting,
     SqueezeExcite,
+    at_depth,
     encode_positions,
+    give_levels_their_norms,
     initialise_fan_out,
     initialise_glorot,
     policy,
@@ -111,3 +114,22 @@ def test_weights_begin_as_in_tensorflow() -> None:
     initialise_fan_out(layers["dense"], linear_as_convolution=True)
     assert dense.std().item() == pytest.approx(math.sqrt(2 / 300), rel=0.02)
     assert all(layer.bias.abs().sum() == 0 for layer in layers.values())
+
+
+def test_each_level_has_norms_of_its_own() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()))
+    plain = copy.deepcopy(network)
+    give_levels_their_norms(network, 2)
+    near, far = torch.randn(8, 1, 9, 9), 5 + 3 * torch.randn(8, 1, 9, 9)
+    alone = {0: copy.deepcopy(plain), 1: copy.deepcopy(plain), 2: copy.deepcopy(plain)}
+    for _ in range(3):
+        for depth, pixels in ((0, far), (1, near)):
+            with at_depth(depth):
+                torch.testing.assert_close(network(pixels), alone[depth](pixels))
+    network.eval()
+    for depth, pixels in ((0, far), (1, near)):
+        with at_depth(depth):
+            torch.testing.assert_close(network(pixels), alone[depth].eval()(pixels))
+    with at_depth(5):  # deeper than there are norms
+        torch.testing.assert_close(network(near), alone[1](near))
+    torch.testing.assert_close(network(far), alone[0](far))  # outside of a walk all is at first sight

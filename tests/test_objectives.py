@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foveate import create_model
@@ -17,9 +18,11 @@ from foveate.objectives import (
     LearningRule,
     contrastive,
     correct,
+    feature_cross_entropy,
     learn,
     move_baseline,
     reinforce,
+    surest,
     weight_decay,
 )
 from foveate.selection import sample, sequence_log_probability
@@ -232,6 +235,27 @@ def test_level_weights_move_the_per_feature_term_between_levels() -> None:
     assert second.logits is not None
     with pytest.raises(ValueError, match="a weight for each of 2 levels"):
         learn(prediction, labels, torch.tensor(0.5), LearningRule(level_weights=(1,)))
+
+
+def test_the_surest_of_a_level_speak_for_their_classes() -> None:
+    """By hand, for two features and two classes: of each class the larger log probability is heard."""
+    p = torch.tensor([[[0.9, 0.1], [0.4, 0.6]], [[0.7, 0.3], [0.8, 0.2]]])  # (B, K, classes)
+    labels = torch.tensor([1, 0])
+    spoken = torch.tensor([[0.9, 0.6], [0.8, 0.3]])
+    expected = -(spoken[range(2), labels] / spoken.sum(1)).log().mean()
+    torch.testing.assert_close(F.cross_entropy(surest(p.log()), labels), expected)
+    level = Level(
+        boxes=torch.zeros(2, 2, 4),
+        cells=torch.zeros(2, 2, dtype=torch.long),
+        positions=torch.zeros(2, 2, 3, dtype=torch.long),
+        features=torch.zeros(2, 2, 1),
+        encoded=torch.zeros(2, 2, 1),
+        logits=p.log(),
+    )
+    # A level counts as much as if every one of its features had spoken.
+    torch.testing.assert_close(feature_cross_entropy([level], labels, [0.5], "surest"), expected)
+    every = -p.log().gather(2, labels.view(2, 1, 1).expand(2, 2, 1)).mean()
+    torch.testing.assert_close(feature_cross_entropy([level], labels, [0.5], "every"), every)
 
 
 def test_reinforcement_by_sampling_estimates_the_exact_gradient() -> None:

@@ -14,7 +14,7 @@ from timm.models.efficientnet import EfficientNet
 from torch import Tensor, nn
 
 from foveate.geometry import Grid
-from foveate.layers import initialise_fan_out
+from foveate.layers import at_depth, initialise_fan_out
 from foveate.receptive_fields import Field, LayerField, receptive_fields
 
 # The effective receptive field is smaller than the theoretical one; this is the share of its side that counts.
@@ -155,11 +155,15 @@ class Backbone(nn.Module):
             )
         return output[:, :, chosen.rows][..., chosen.columns]
 
-    def forward(self, glimpses: Tensor, *, mapped: bool = True) -> tuple[Tensor, Tensor | None]:
-        """(N, C, h, w) -> features (N, D) and, if ``mapped``, the location map (N, channels, rows, columns)."""
+    def forward(self, glimpses: Tensor, *, depth: int = 0, mapped: bool = True) -> tuple[Tensor, Tensor | None]:
+        """(N, C, h, w) -> features (N, D) and, if ``mapped``, the location map (N, channels, rows, columns).
+
+        ``depth`` is the level of the walk that the glimpses are of, 0 that of the whole image.
+        """
         # In training a level is one pass: batch norm must see all of it.
         size = max(1, len(glimpses)) if self.training else pass_size(glimpses)
-        passes = [self._pass(part, mapped) for part in glimpses.split(size)]
+        with at_depth(depth):
+            passes = [self._pass(part, mapped) for part in glimpses.split(size)]
         maps = [found for _, found in passes if found is not None]
         return torch.cat([features for features, _ in passes]), torch.cat(maps) if maps else None
 

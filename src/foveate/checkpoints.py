@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from timm.models import adapt_input_conv
-from torch import Tensor
+from torch import Tensor, nn
 
 from foveate.class_orders import published_order
+from foveate.layers import LevelNorms
 from foveate.models import GENERIC, PRESETS, Config, Model, TNet, build, config_from
 from foveate.tensor_bundle import TensorBundle
 from foveate.weights import (
@@ -103,7 +104,19 @@ def _load_backbone(model: Model, tensors: Mapping[str, Tensor], where: str) -> N
         # Other bands than the file's: timm's own rule, as for the weights that it fetches.
         if name in kept and kept[name].shape[1] == 3 != model.config.in_chans:
             kept[name] = adapt_input_conv(model.config.in_chans, kept[name])
-    load_strictly(network, kept, where)
+    load_strictly(network, _for_each_level(kept, network), where)
+
+
+def _for_each_level(tensors: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """Where levels have norms of their own, each begins as the one that they share in the file."""
+    places = {name: part for name, part in network.named_modules() if isinstance(part, LevelNorms)}
+    found = dict(tensors)
+    for name in tensors:
+        module, _, leaf = name.rpartition(".")
+        if module in places:
+            value = found.pop(name)
+            found |= {f"{module}.levels.{level}.{leaf}": value for level in range(len(places[module].levels))}
+    return found
 
 
 def _prefixes(modules: str | Sequence[str] | None) -> tuple[str, ...]:

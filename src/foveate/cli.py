@@ -366,7 +366,7 @@ def _fail(message: str, code: int) -> None:
 @contextmanager
 def _progress(first: str, total: int) -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(first, total=total)
         started = False
 
@@ -381,8 +381,14 @@ def _progress(first: str, total: int) -> Iterator[Any]:
 @contextmanager
 def _training_progress() -> Iterator[Any]:
     """A bar for training, and before it one for looking at files."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[told]}"), console=err, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[told]}"),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("preparing", total=None, told="")
 
         def checking(done: int, total: int) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +111,44 @@ class Coordinates(nn.Module):
         y, x = self.coordinates[:, :1], self.coordinates[:, 1:]
         extra = torch.cat((self.height(y), self.width(x)), 1)
         return torch.cat((cells, extra.expand(len(cells), -1, -1)), 2)
+
+
+_DEPTH: ContextVar[int] = ContextVar("depth", default=0)
+
+
+@contextmanager
+def at_depth(depth: int) -> Iterator[None]:
+    """Within, ``LevelNorms`` are those of this level of the walk; 0 is the first look."""
+    before = _DEPTH.set(depth)
+    try:
+        yield
+    finally:
+        _DEPTH.reset(before)
+
+
+class LevelNorms(nn.Module):
+    """A batch norm for each level of a walk; levels deeper than there are norms share the last one.
+
+    In training each level is normalised by its own statistics. A norm that all levels share would keep a mixture of
+    them, which is right for none in inference.
+    """
+
+    def __init__(self, norm: nn.Module, levels: int) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList(copy.deepcopy(norm) for _ in range(levels))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(N, channels, h, w) -> the same shape."""
+        normed: Tensor = self.levels[min(_DEPTH.get(), len(self.levels) - 1)](maps)
+        return normed
+
+
+def give_levels_their_norms(network: nn.Module, levels: int) -> None:
+    """Puts ``LevelNorms`` in place of every batch norm; each begins as what was there."""
+    for parent in list(network.modules()):
+        for name, part in list(parent.named_children()):
+            if isinstance(part, nn.BatchNorm2d):
+                setattr(parent, name, LevelNorms(part, levels))
 
 
 def _truncated_normal_(weight: Tensor, std: float) -> None:

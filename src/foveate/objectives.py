@@ -29,8 +29,8 @@ class LearningRule:
 
     ``cap`` is the number of levels that the per-feature terms see, None for all. ``level_weights`` weigh the levels
     in the per-feature cross-entropy against each other, the whole image's first; None weighs all features alike.
-    ``speaker`` says which features that term asks: ``every`` one, as Eq. 3b does, or of each class the ``surest`` one of
-    a level, for images in which one small thing makes the difference and all other cells look alike in both classes.
+    ``speaker`` says which features that term asks: ``every`` one, as Eq. 3b does, or of each class the ``surest`` one
+    of a level, for images in which one small thing makes the difference and all else looks alike in all classes.
     """
 
     rule: Rule = "official"

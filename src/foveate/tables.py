@@ -24,27 +24,32 @@ def print_demonstration(shown: Demonstration) -> None:
     """How the three models did at what cost, and where to see walks."""
     title = f"Naming the garment in scenes never seen, after {shown.minutes:g} minutes of training each"
     print_scores(shown.scores, title=title)
-    out.print("attended: in how many scenes the garment lies wholly in an opened region. Walks are drawn in:")
+    out.print(
+        "open: cells that were opened. attended: in how many scenes the garment lies wholly in one of them. "
+        "MFLOPs and ms are of one scene. Walks are drawn in:"
+    )
     for picture in shown.pictures:
         out.print(f"  {picture}", highlight=False)
 
 
 def print_scores(scores: Sequence[Score], *, title: str) -> None:
     """A line for each model and number of locations."""
+    columns = {
+        "model": [score.name for score in scores],
+        "open": [",".join(map(str, score.locations)) or "-" for score in scores],
+        "right": [f"{score.accuracy:.1%}" for score in scores],
+        "AUC": ["-" if score.auc is None else f"{score.auc:.3f}" for score in scores],
+        "attended": ["-" if score.attended is None else f"{score.attended:.1%}" for score in scores],
+        "glimpses": [str(score.glimpses) for score in scores],
+        "MFLOPs": [f"{score.flops / 1e6:.1f}" for score in scores],
+        "ms": [f"{score.milliseconds:.1f}" for score in scores],
+    }
+    told = {heading: cells for heading, cells in columns.items() if set(cells) != {"-"}}
     table = Table(title=title)
-    for heading in ("model", "locations", "accuracy", "AUC", "attended", "glimpses", "FLOPs (M)", "ms/image"):
+    for heading in told:
         table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
-    for score in scores:
-        table.add_row(
-            score.name,
-            ",".join(map(str, score.locations)) or "-",
-            f"{score.accuracy:.1%}",
-            "-" if score.auc is None else f"{score.auc:.3f}",
-            "-" if score.attended is None else f"{score.attended:.1%}",
-            str(score.glimpses),
-            f"{score.flops / 1e6:.1f}",
-            f"{score.milliseconds:.1f}",
-        )
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*row)
     out.print(table)
 
 

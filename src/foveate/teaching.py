@@ -81,7 +81,7 @@ def cell_features(model: TNet, sources: Sequence[ImageSource]) -> Tensor:
     regions = [model.grid.regions(Region.whole(source.size), range(model.grid.cells)) for source in sources]
     glimpses, _ = model.reader(sources, regions)
     with _undisturbed(model):
-        features, _ = model.backbone(glimpses.to(model.anchor), mapped=False)
+        features, _ = model.backbone(glimpses.to(model.anchor), depth=1, mapped=False)
     return torch.unflatten(features, 0, (len(sources), model.grid.cells))
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -411,3 +413,41 @@ def test_a_glance_has_two_levels(small: TNet) -> None:
     with pytest.raises(ValueError, match="glance must be a whole number of at least 1, got 0"):
         create_model("tnet", **options | {"glance": 0})
     assert len(create_model("tnet", **options | {"glance": 64})(torch.zeros(1, 3, 96, 96), (2, 1)).walk.levels) == 3
+
+
+@pytest.mark.gradients
+def test_in_training_and_inference_a_level_with_norms_of_its_own_is_the_same() -> None:
+    """Which it is not where levels share theirs: what is kept is a mixture that fits neither."""
+    images = torch.randn(16, 3, 96, 96).cumsum(2).cumsum(3).tanh()
+    gaps = {}
+    for own in (True, False):
+        torch.manual_seed(0)
+        model = create_model("tnet", backbone="test_resnet.r160_in1k", base=32, grid=2, cell=0.3, level_norms=own)
+        norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+        for part in norms:
+            part.momentum = None  # a plain mean of what was seen
+        trained = model.train()(images, (2,))
+        found = model.eval()(images, (2,))
+        gap = found.walk.levels[0].features - trained.walk.levels[0].features
+        gaps[own] = float(gap.detach().abs().mean())
+    assert gaps[True] < 0.1 * gaps[False]
+
+
+def test_a_backbones_weights_begin_the_norms_of_every_level(tmp_path: Path) -> None:
+    plain = create_model("whole_image", backbone="test_resnet.r160_in1k")
+    network = plain.network.state_dict()
+    safetensors.torch.save_file(network, tmp_path / "backbone.safetensors")
+    model = create_model(
+        "tnet",
+        backbone="test_resnet.r160_in1k",
+        base=64,
+        locations=(2, 1),
+        level_norms=True,
+        checkpoint_path=tmp_path / "backbone.safetensors",
+    )
+    found = model.backbone.network.state_dict()
+    for name, value in network.items():
+        module, _, leaf = name.rpartition(".")
+        names = [f"{module}.levels.{level}.{leaf}" for level in range(3)] if name not in found else [name]
+        assert all(torch.equal(found[each], value) for each in names)
+    assert len(found) > len(network)

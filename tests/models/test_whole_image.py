@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from foveate import TensorImage, create_model
+from foveate.objectives import LearningRule, learn
 from tests.official import assert_close, fill, golden, images
 
 
@@ -45,3 +46,15 @@ def test_wrong_images_are_refused() -> None:
     mixed = [TensorImage(torch.randn(13, 60, 90)), TensorImage(torch.randn(13, 50, 50))]
     with pytest.raises(ValueError, match="must agree in channels, height and width"):
         model(mixed)
+
+
+@pytest.mark.gradients
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_share_of_per_feature_terms_makes_no_difference(share: float) -> None:
+    """There is one feature, and its prediction is that of the image."""
+    model = create_model("whole_image", backbone="test_resnet.r160_in1k", num_classes=3).train()
+    labels = torch.tensor([0, 2])
+    prediction = model(torch.randn(2, 3, 64, 64))
+    expected = torch.nn.functional.cross_entropy(prediction.logits, labels)
+    found = learn(prediction, labels, torch.tensor(0.5), LearningRule(combined=share))
+    torch.testing.assert_close(found.loss, expected)

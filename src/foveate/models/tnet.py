@@ -16,6 +16,7 @@ from foveate.layers import (
     Coordinates,
     FeatureWeighting,
     SqueezeExcite,
+    give_levels_their_norms,
     initialise_fan_out,
     initialise_glorot,
     policy,
@@ -38,7 +39,8 @@ class TNetConfig(ModelConfig):
     gives the location module context by squeeze-excitation and adds the position to the feature; ``wide``
     (Table 2) gives it the feature vector and concatenates. ``locations`` is the dial's usual setting. ``glance`` is
     the side of the first look, at the whole image; None is ``base``, as that of all others. With a glance of its
-    own a walk has two levels at most: the location map is fitted to the glance.
+    own a walk has two levels at most: the location map is fitted to the glance. ``level_norms`` gives each level
+    of the usual walk batch norms of its own; published models share theirs.
     """
 
     name: str = "tnet"
@@ -48,6 +50,7 @@ class TNetConfig(ModelConfig):
     cell: tuple[float, float] = (0.35, 0.35)
     convention: Convention = "paper"
     modules: Modules = "light"
+    level_norms: bool = False
     weighting: bool = True
     locations: tuple[int, ...] | None = None
     location_map: LocationMap | None = None
@@ -148,6 +151,8 @@ class TNet(
         )
         self.config = self._hub_mixin_config = replace(config, location_map=location_map)
         features = feature_size(network)
+        if config.level_norms:
+            give_levels_their_norms(network, 1 + len(self.config.locations or ()))
         wide = config.modules == "wide"
         self.backbone = Backbone(network, location_map, mean=config.mean, std=config.std)
         self.locate = (WideLocation if wide else LightLocation)(location_map.channels, features, self.grid)
@@ -202,7 +207,8 @@ class TNet(
     def look(self, glimpses: Tensor, positions: Tensor, decide: bool) -> Look:
         """Glimpses (N, C, h, w) at positions (N, 3) -> what is seen, and where to look next."""
         self.config.check_channels(glimpses)
-        features, maps = self.backbone(glimpses.to(self.anchor), mapped=decide)  # (N, D), (N, c, rows, columns)
+        glimpses, depth = glimpses.to(self.anchor), int(positions[0, 2])
+        features, maps = self.backbone(glimpses, depth=depth, mapped=decide)  # (N, D), (N, c, rows, columns)
         encoded = self.position(features, positions.to(features.device))
         if maps is None:
             return Look(features=features, encoded=encoded)
@@ -234,7 +240,7 @@ class TNet(
         for depth, count in enumerate(counts):
             side = self.config.base if depth else self.config.first_side
             shape = (count, self.config.in_chans, side, side)
-            positions = like.new_zeros(count, 3)
+            positions = torch.tensor([[0, 0, depth]]).expand(count, 3)
             decide = depth < len(counts) - 1 or depth == 0
             encoded.append(self.look(like.new_zeros(shape), positions, decide).encoded)
         combined, _ = self.combine(torch.cat(encoded).unsqueeze(0))

@@ -1,7 +1,7 @@
 """The baselines: one network over the whole image at full resolution, in the shape of a walk of one glimpse."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -60,9 +60,12 @@ class WholeImage(nn.Module, HubModel, library_name="foveate", tags=["image-class
             as_sources(images), self.look, grid=nowhere, locations=(), readers=[self.reader], select=top_k
         )
         features = levels[0].features  # (B, 1, D)
-        walk = Walk(levels=levels, weights=features.new_ones(features.shape[:2]), cost=cost)
         combined = features.squeeze(1)
-        return Prediction(logits=self.classifier(combined), walk=walk, combined=combined)
+        logits = self.classifier(combined)
+        if self.training:  # the one glimpse's own prediction is that of all: whatever its share, the loss is the same
+            levels = tuple(replace(level, logits=logits.unsqueeze(1)) for level in levels)
+        walk = Walk(levels=levels, weights=features.new_ones(features.shape[:2]), cost=cost)
+        return Prediction(logits=logits, walk=walk, combined=combined)
 
     def look(self, images: Tensor, _positions: Tensor, _decide: bool) -> Look:
         """Images (B, C, H, W) -> features (B, D)."""
