@@ -16,8 +16,6 @@ from foveate.fitting import fit
 from foveate.models import Model, TNet
 from foveate.objectives import LearningRule, learn, move_baseline
 from foveate.plan import EngineOptions, Timetable, WalkOptions
-from foveate.sources import as_sources
-from foveate.teaching import cell_features, scan, warm_start
 from foveate.training import Learner, TrainingData
 from foveate.traversal import Prediction
 from tests.tiny import Corners, losses_of, rows_of, tiny_learner, tiny_model, tiny_plan
@@ -184,23 +182,10 @@ def test_a_warm_start_comes_before_training_and_counts_as_such(tmp_path: Path) -
         for name, value in learner.model.state_dict().items()
         if not torch.allclose(value.float(), before[name].float()) and name != "reward_baseline"
     }
-    assert changed == {"position", "classifier"}
+    assert changed == {"position", "classifier", "weigh"}
     again = tiny_learner(plan)
     fit(again, tmp_path / "again")
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), learner.model.parameters(), strict=True))
-
-
-def test_a_warm_start_finds_what_cells_show() -> None:
-    """Of an untrained backbone: a bright corner is in one cell of four, and only the image's label is known."""
-    data, model = Corners(64), tiny_model()
-    assert isinstance(model, TNet)
-    images = torch.stack([data[index].image for index in range(len(data))])
-    labels = torch.tensor([data[index].label for index in range(len(data))])
-    features = cell_features(model, as_sources(images))
-    assert features.shape[:2] == (64, 4)
-    warm_start(model, features, labels, generator=torch.Generator().manual_seed(0))
-    surest = scan(model.eval(), as_sources(images)).log_softmax(-1).max(1).values
-    assert float((surest.argmax(1) == labels).float().mean()) > 0.9
 
 
 # --- what is random --------------------------------------------------------------------------------------

@@ -131,16 +131,16 @@ class Backbone(nn.Module):
         self.network = network
         self.location_map = location_map
         self.normalise = Normalise(mean, std)
-        self._maps: dict[int, Tensor] = {}
+        self._maps: dict[int, Tensor | None] = {}  # of passes that are under way and asked for it
         layer = dict(network.named_modules()).get(location_map.layer)
         if layer is None:
             raise ValueError(f"location map must name a layer of the backbone, got {location_map.layer!r}")
         layer.register_forward_hook(self._keep_map)
 
     def _keep_map(self, _layer: nn.Module, _args: object, output: Tensor) -> None:
-        self._maps[threading.get_ident()] = output  # by thread, so that one model can serve several at a time
-
-    def _sampled(self, output: Tensor) -> Tensor:
+        # By thread, so that one model can serve several at a time; at once, for later layers may work in place.
+        if threading.get_ident() not in self._maps:
+            return
         chosen = self.location_map
         height, width = max(chosen.rows) + 1, max(chosen.columns) + 1
         if (
@@ -153,7 +153,7 @@ class Backbone(nn.Module):
                 f"location map {chosen.layer} must have {chosen.channels} channels and at least {height} x {width} "
                 f"pixels, got {tuple(output.shape[1:])}"
             )
-        return output[:, :, chosen.rows][..., chosen.columns]
+        self._maps[threading.get_ident()] = output[:, :, chosen.rows][..., chosen.columns]
 
     def forward(self, glimpses: Tensor, *, depth: int = 0, mapped: bool = True) -> tuple[Tensor, Tensor | None]:
         """(N, C, h, w) -> features (N, D) and, if ``mapped``, the location map (N, channels, rows, columns).
@@ -168,9 +168,10 @@ class Backbone(nn.Module):
         return torch.cat([features for features, _ in passes]), torch.cat(maps) if maps else None
 
     def _pass(self, glimpses: Tensor, mapped: bool) -> tuple[Tensor, Tensor | None]:
+        if mapped:
+            self._maps[threading.get_ident()] = None
         features = self.network(self.normalise(glimpses))
-        output = self._maps.pop(threading.get_ident())
-        return features, self._sampled(output) if mapped else None
+        return features, self._maps.pop(threading.get_ident(), None)
 
 
 class Normalise(nn.Module):

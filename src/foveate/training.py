@@ -5,7 +5,9 @@ Everything that is random in step n follows from the seed and n, so a run that w
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +64,7 @@ class Learner(LightningModule):
 
     def __init__(self, model: Model, data: TrainingData, plan: Plan) -> None:
         super().__init__()
-        # Channels last: the same numbers in another order in memory, in which convolutions are faster.
-        self.model, self.data, self.plan = model.to(memory_format=torch.channels_last), data, plan
+        self.model, self.data, self.plan = model, data, plan
         self.locations = _locations(model, plan.walk)
         self.timetable = Timetable.of(plan, len(data.train))
         self.batches_done = 0
@@ -298,7 +299,7 @@ class Learner(LightningModule):
         # Processes may have different numbers of batches, so they speak of these only now.
         self._note_unread("validation", self._unread_here)
         self._unread_here = []
-        self.validated = {name: float(metric.compute()) for name, metric in self.metrics.items()}
+        self.validated = {name: _computed(metric) for name, metric in self.metrics.items()}
         self.metrics.reset()
         self._write_row({f"validation_{name}": value for name, value in self.validated.items()})
 
@@ -394,3 +395,11 @@ def _metrics(classes: int) -> MetricCollection:
     if classes == 2:
         metrics["auc"] = BinaryAUROC()
     return MetricCollection(metrics, compute_groups=False)
+
+
+def _computed(metric: Metric) -> float:
+    """A metric's value; nan where it has none, as the area under the curve of one class."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        value = float(metric.compute())
+    return math.nan if any("samples in targets" in str(warning.message) for warning in told) else value
