@@ -79,9 +79,8 @@ def main() -> None:
                 found[key] = run(asked, name, seed)
                 output.parent.mkdir(parents=True, exist_ok=True)
                 output.write_text(json.dumps(found, indent=1) + "\n")
-                print(
-                    key, [(row["locations"], round(row["accuracy"], 3)) for row in found[key]["scores"]], flush=True
-                )
+                told = [(row["locations"], row["accuracy"], row["auc"]) for row in found[key]["scores"]]
+                print(key, told, flush=True)
     report(found)
 
 
@@ -122,12 +121,12 @@ def full_scan(contender: Contender, data: LabelledData) -> dict[str, Any]:
         claims.append(float(scan(contender.model, [source]).softmax(-1)[0, :, 1].max()))
         labels.append(data[index].label)
     cells = contender.model.grid.cells
+    one, two = (count_flops(contender.model, (1, 1), (count,)).flops for count in (1, 2))
     return {
         "name": "full scan, maximum",
         "locations": [cells],
         "glimpses": cells,
-        "flops": cells
-        * (count_flops(contender.model, (1, 1), (2,)).flops - count_flops(contender.model, (1, 1), (1,)).flops),
+        "flops": cells * (two - one),
         "accuracy": None,
         "auc": float(binary_auroc(torch.tensor(claims), torch.tensor(labels))),
         "attended": None,
